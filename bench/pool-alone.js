@@ -75,7 +75,7 @@ async function besideBareClient(address, samples) {
       pooled: () =>
         timed(async () => {
           const answer = await lookUp([{ group: 0, class: "kv", hashes }], context);
-          check(answer.held[0]);
+          check(answer.groups[0].held);
         }),
       homes: () =>
         timed(() => {

@@ -157,12 +157,14 @@ const SUITE = {
 /** More files at a time than processors, because most wait for other processes. */
 const atOnce = (count) => ["--fileParallelism", `--maxWorkers=${count}`];
 
+/** The addon has no tests of its own; it decides the features of crates, so that they are compiled once. */
+const AS_ADDON = ["--features", "tierkv-node/test-exports"];
+
 /** Arguments of `cargo test` for the targets that are marked, or for the others with all unit tests. */
 function rustTests(isMarked) {
   const targets = cargoTargets().filter(({ marker }) => (marker !== null) === isMarked);
   const named = targets.flatMap(({ name }) => ["--test", name]);
-  // The addon has no tests of its own, and its crates' features are those of the build of set-up.
-  const packages = ["--workspace", "--exclude", "tierkv-node"];
+  const packages = ["--workspace", ...AS_ADDON];
   return [...packages, ...(isMarked ? [] : ["--lib"]), ...named];
 }
 
@@ -210,7 +212,8 @@ export function quickStages(rooms) {
     beside,
   });
   if (crates.some(({ cargo: targets, isUnit }) => isUnit || targets.length > 0)) {
-    const packages = [...new Set(crates.map(({ crate }) => crate))].flatMap((name) => ["-p", name]);
+    const chosen = new Set(["tierkv-node", ...crates.map(({ crate }) => crate)]);
+    const packages = [...AS_ADDON, ...[...chosen].flatMap((name) => ["-p", name])];
     const unit = crates.some(({ isUnit }) => isUnit) ? ["--lib"] : [];
     const named = all("cargo").flatMap((name) => ["--test", name]);
     stages.push({ ...cargo("cargo", CARGO_TIMEOUT_MS, [...packages, ...unit, ...named]), beside });

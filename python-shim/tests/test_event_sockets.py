@@ -14,7 +14,7 @@ CONNECT_S = 10.0
 
 @pytest.fixture
 def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    shared = zmq.Context.instance()
+    shared: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     yield shared
     shared.setsockopt(zmq.IPV6, 0)
 

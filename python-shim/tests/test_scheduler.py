@@ -379,7 +379,7 @@ def test_what_still_waits_to_be_saved_as_the_engine_ends_is_counted(bench: Bench
 
     def is_told() -> bool:
         told = [frame["counters"] for frame in bench.fake.frames if frame["t"] == "counts"]
-        return sum(counters.get("dropped_save_engine_ended", 0) for counters in told) == 1
+        return bool(sum(each.get("dropped_save_engine_ended", 0) for each in told) == 1)
 
     wait_until(is_told, "the last counters arrived")
     assert bench.shim.status()["saves"] == 0

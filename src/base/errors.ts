@@ -92,7 +92,7 @@ const CATALOGUE = {
     "{name} vault at {address} does not answer: {verdict}: {reason}; {fix}",
   ],
   VAULT_DEADLINE: ["late", "{name} vault at {address}: {call} took longer than {timeoutMs} ms"],
-  FETCH_STALLED: ["late", "{name} vault at {address}: {call} brought no byte for {stallMs} ms"],
+  FETCH_STALLED: ["late", "the fetch has stalled: {reason}"],
   VAULT_REFUSED: ["setup", "{name} vault at {address} refused {call}: {reason}"],
   VAULT_LOCKED: [
     "stranger",
@@ -239,6 +239,7 @@ const FREE_TEXT_CODES = [
   "RECORD_UNOPENED",
   "NO_MEMORY",
   "LANE_FAILED",
+  "FETCH_STALLED",
   "INTERNAL",
 ] as const;
 

@@ -17,8 +17,8 @@ export class Attempt {
   isGivenUp = false;
   /** True once the vault sent something: a later time-out means slow or large work, not a vault that is down. */
   hasProgress = false;
-  /** Returns the bytes that have moved for the present request; null: none runs. */
-  bytes: () => number | null = () => null;
+
+  #beginning: NodeJS.Timeout | undefined;
 
   /** `channel` returns the present channel, which may change during a call. */
   constructor(channel: () => VaultChannel, context: CallContext) {
@@ -62,6 +62,17 @@ export class Attempt {
     if (this.isGivenUp) throw this.#reason ?? this.signal.reason;
   }
 
+  /** Gives the call up as stalled unless `begun` is called in time. */
+  mustBegin(stallMs: number): void {
+    this.begun();
+    this.#beginning = setTimeout(() => this.giveUp(this.stalled(stallMs)), stallMs);
+  }
+
+  /** Notes that its request is under way, or over. */
+  begun(): void {
+    clearTimeout(this.#beginning);
+  }
+
   /** Calls `listener` when the call is given up, as `signal` would. */
   onGivenUp(listener: () => void): void {
     this.#listeners.add(listener);
@@ -78,7 +89,9 @@ export class Attempt {
 
   /** Error for a call without a byte for too long. */
   stalled(stallMs: number): TierkvError {
-    return new TierkvError("FETCH_STALLED", { ...this.context, stallMs });
+    const { name, address } = this.context;
+    const reason = `${name} vault at ${address} sent no byte for ${stallMs} ms`;
+    return new TierkvError("FETCH_STALLED", { reason });
   }
 
   /** Error for a failed call when no retry is allowed at present. */

@@ -33,7 +33,7 @@ import type { LanesOptions } from "./lane-options.ts";
 import { idOf, reasonOf, stateOf } from "./lane-phase.ts";
 import type { Down, LanesState, Phase, Rejoin } from "./lane-phase.ts";
 import { settledOf } from "./lane-requests.ts";
-import type { LanesSettled, Outcome, Probed } from "./lane-requests.ts";
+import type { LanesFetch, LanesSettled, Outcome, Probed } from "./lane-requests.ts";
 import { Progress } from "./progress.ts";
 import type { FetchWindow, Purpose } from "./source.ts";
 
@@ -123,19 +123,22 @@ export class Lanes {
 
   /**
    * Fetches records straight into slots; ACCEPTED means verified and decoded. Rejects when the call is given up or there are no
-   * lanes. `onProgress` gets the bytes that arrived since the last time.
+   * lanes, and with FETCH_STALLED.
    */
   async fetch(
     namespace: Buffer,
     window: FetchWindow,
     attempt: Attempt,
-    onProgress?: (bytes: number) => void,
+    { stallMs, onProgress }: LanesFetch,
   ): Promise<LanesSettled> {
     const { arena, fidelity, keys, geometries, leases } = window;
     const trace = this.#told(window.trace ?? null);
+    const most = stallMs === undefined ? undefined : Math.ceil(stallMs);
     const begin = (id: LanesId): number =>
-      lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases, trace);
-    return settledOf(await this.#run(begin, attempt, onProgress), geometries.length);
+      lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases, trace, most);
+    const outcome = await this.#run(begin, attempt, onProgress);
+    if (outcome.error?.code === "FETCH_STALLED") throw attempt.stalled(stallMs ?? 0);
+    return settledOf(outcome, geometries.length);
   }
 
   /** Fetches records undecoded into reserved ids of the native outbox. Rejects when the call is given up or there are no lanes. */
@@ -269,6 +272,8 @@ export class Lanes {
       if (code === "LANE_FAILED" || code === "UNKNOWN_ID") return null;
       return { error: new TierkvError("NO_MEMORY", { reason: message }), data: NOTHING, bytes: 0 };
     }
+    // From here on the core watches its progress.
+    attempt.begun();
     let isLate = false;
     // Closed lanes have given the request up already.
     const giveUp = (): void => {
@@ -286,8 +291,6 @@ export class Lanes {
       look();
       giveUp();
     }, attempt.leftMs);
-    attempt.bytes = (): number | null =>
-      idOf(this.#phase) === id ? lanesProgress(id, request) : null;
     const poll = onProgress === undefined ? undefined : setInterval(look, LANES_POLL_MS);
     attempt.onGivenUp(giveUp);
     try {

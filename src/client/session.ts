@@ -166,12 +166,16 @@ export class VaultSession {
     return await this.direct("Hello", timeoutMs, (attempt) => this.#sayHello(attempt));
   }
 
-  /** Runs one call after a hello. Fails at once with VAULT_DOWN while the breaker is open. */
+  /**
+   * Runs one call after a hello. Fails at once with VAULT_DOWN while the breaker is open, and with FETCH_STALLED if its request is not
+   * under way after `stallMs`.
+   */
   call<T>(
     call: string,
     timeoutMs: number,
     work: (attempt: Attempt, vault: HelloReply) => Promise<T>,
     parent?: AbortSignal,
+    stallMs?: number,
   ): Promise<T> {
     if (this.#breaker.isOpen) {
       if (call === WANTED) this.#options.onWanted?.();
@@ -179,7 +183,11 @@ export class VaultSession {
       const context = this.#context(call, timeoutMs);
       return Promise.reject(new TierkvError("VAULT_DOWN", { ...context, reason }));
     }
-    return this.direct(call, timeoutMs, (attempt) => this.#afterHello(attempt, work), parent);
+    const greeted = (attempt: Attempt): Promise<T> => {
+      if (stallMs !== undefined) attempt.mustBegin(stallMs);
+      return this.#afterHello(attempt, work);
+    };
+    return this.direct(call, timeoutMs, greeted, parent);
   }
 
   /** Runs one call, after a hello, that does not judge the vault: only the hello counts for the breaker. Rejects like `call`. */
@@ -221,6 +229,7 @@ export class VaultSession {
       throw known;
     } finally {
       parent?.removeEventListener("abort", onParent);
+      attempt.begun();
       this.#calls.delete(attempt);
     }
   }

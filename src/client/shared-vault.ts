@@ -360,7 +360,7 @@ export class SharedVault implements BlockStore {
   ): Promise<Outcome> {
     const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
     const errorOf = (code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError =>
-      new TierkvError(code, { ...context, stallMs: how.stallMs ?? 0 });
+      new TierkvError(code, { ...context, reason: `no byte came for ${how.stallMs ?? 0} ms` });
     try {
       return await this.#region.run(begin, { ...how, signals, errorOf });
     } catch (error) {

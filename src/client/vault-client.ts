@@ -29,7 +29,6 @@ import type {
   StoreItem,
 } from "./source.ts";
 import { splitKeys } from "./split.ts";
-import { StallWatch } from "./stall.ts";
 
 /**
  * One client per vault address; it connects with the first call and says hello after every connect. Every call ends within its
@@ -186,7 +185,9 @@ export class VaultClient implements BlockStore {
     trace: Buffer | null = null,
   ): Promise<ItemStatus[]> {
     return this.#session.call("Store", deadlineMs, async (attempt, vault) => {
-      checkMayStore(vault);
+      // No lane carries records that would be refused.
+      if (vault.readOnly)
+        throw new TierkvError("ROLE_MISSING", { role: "read", call: "Store", needed: "write" });
       const on = [tenant, flushed, trace] as const;
       const statuses = items.map((): ItemStatus => ItemStatus.INCOMPLETE);
       let left = [...items.keys()];
@@ -213,15 +214,16 @@ export class VaultClient implements BlockStore {
     options: FetchOptions & { onProgress?: (bytes: number) => void },
   ): Promise<Settled> {
     const { deadlineMs, stallMs, signal, onProgress } = options;
-    const fetchAll = async (attempt: Attempt): Promise<Settled> => {
+    const work = async (attempt: Attempt): Promise<Settled> => {
       const fetch = (part: FetchWindow): Promise<LanesSettled> =>
-        this.#session.lanes.fetch(namespace, part, attempt, onProgress);
+        this.#session.lanes.fetch(namespace, part, attempt, { stallMs, onProgress });
       const all = await fetch(window);
       for (let isBroken = all.isBroken; isBroken;) {
         const left = [...all.statuses.keys()].filter(
           (index) => all.statuses[index] === ItemStatus.INCOMPLETE,
         );
         if (left.length === 0) break;
+        if (stallMs !== undefined) attempt.mustBegin(stallMs);
         const more = await fetch(partOf(window, left));
         for (const [at, index] of left.entries()) all.statuses[index] = more.statuses[at] ?? 0;
         all.bytes += more.bytes;
@@ -230,13 +232,7 @@ export class VaultClient implements BlockStore {
       }
       return all;
     };
-    const work = async (attempt: Attempt): Promise<Settled> => {
-      if (stallMs === undefined) return await fetchAll(attempt);
-      const onStall = (): void => attempt.giveUp(attempt.stalled(stallMs));
-      const watch = new StallWatch(stallMs, () => attempt.bytes(), onStall);
-      return await fetchAll(attempt).finally(() => watch.stop());
-    };
-    return this.#session.call("Fetch", deadlineMs, work, signal);
+    return this.#session.call("Fetch", deadlineMs, work, signal, stallMs);
   }
 
   /** Fetches records undecoded, verified but not opened, into reserved ids of the native outbox. */
@@ -384,12 +380,6 @@ export class VaultClient implements BlockStore {
 export type SessionName = Pick<m.ListRequest, "session" | "namespace" | "tenant" | "hot">;
 
 const ANYBODY: SessionName = { session: "", namespace: Buffer.alloc(0), tenant: 0 };
-
-/** Rejects here, so that no lane carries records that would be refused. */
-function checkMayStore({ readOnly }: m.HelloReply): void {
-  if (readOnly)
-    throw new TierkvError("ROLE_MISSING", { role: "read", call: "Store", needed: "write" });
-}
 
 /** Encodes the deferred records among `left`, and returns the ones that are encoded now; the others never will be. */
 async function made(items: readonly StoreItem[], left: readonly number[]): Promise<number[]> {

@@ -98,7 +98,7 @@ export async function startGateway(
     const serves: Running[] = [front];
     let isReady = false;
     const leave = async (): Promise<void> => {
-      // Balancers sent no request here before.
+      // Clients come only once it is ready.
       if (isReady) await leaving.begin();
       await Promise.all(serves.map((one) => one.close()));
     };

@@ -1,10 +1,11 @@
 // Owns the conformance of every place that blocks come from: a vault over lanes, the machine's own vault, and a shared region.
+import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { damageAll, openShared, regionAddress } from "../support/regions.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { describeStore } from "../support/source-suite.ts";
 import { startVaultProcess } from "../support/vault-process.ts";
-import { closeAfterTest, openClient, openVault } from "../support/vaults.ts";
+import { closeAfterTest, openClient, openVault, until } from "../support/vaults.ts";
 
 describeStore("a vault over lanes", async () => {
   const vault = await openVault();
@@ -16,7 +17,10 @@ describeStore("a vault in another process", async () => {
   closeAfterTest({ close: () => isThere(pid) && process.kill(pid, "SIGCONT") });
   return {
     store: openClient({ address }),
-    freeze: () => void process.kill(pid, "SIGSTOP"),
+    async freeze() {
+      process.kill(pid, "SIGSTOP");
+      await until(() => isStopped(pid), "all threads to stop");
+    },
     kill: () => void process.kill(pid, "SIGKILL"),
   };
 });
@@ -41,4 +45,14 @@ function isThere(pid: number): boolean {
   } catch {
     return false;
   }
+}
+
+/** True once no thread of the process runs any more; a signal reaches them one after the other. */
+function isStopped(pid: number): boolean {
+  const tasks = `/proc/${pid}/task`;
+  return readdirSync(tasks).every((task) => {
+    const stat = readFileSync(`${tasks}/${task}/stat`, "latin1");
+    // The state follows the name, which is in brackets.
+    return stat.slice(stat.lastIndexOf(")") + 2).startsWith("T");
+  });
 }

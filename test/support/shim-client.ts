@@ -21,10 +21,12 @@ export interface GroupShape {
   dtype?: "bf16" | "f32";
 }
 
+const ELEMENT_BYTES = { bf16: 2, f32: 4 } as const;
+
 /** Makes a `register` group as the real shim sends it: per layer (head, token, K|V). */
 export function makeGroup(shape: GroupShape = {}): Record<string, number | string> {
   const { group = 0, tokens = 16, layers = 2, heads = 2, dim = 32, dtype = "bf16" } = shape;
-  const vectorBytes = dim * (dtype === "f32" ? 4 : 2);
+  const vectorBytes = dim * ELEMENT_BYTES[dtype];
   const tokenStride = 2 * vectorBytes;
   return {
     group,

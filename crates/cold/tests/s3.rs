@@ -106,6 +106,17 @@ fn a_prompt_that_parts_within_a_run_is_found_by_its_own_continuation() {
 }
 
 #[test]
+fn of_two_savers_of_a_run_the_later_one_changes_nothing() {
+    let bucket = Bucket::start();
+    let blocks: Vec<u32> = (0..20).collect();
+    bench(bucket.port).store(&blocks).unwrap();
+    let before = bucket.objects();
+    bucket.fails_with(Fault::HidesOnce);
+    assert_eq!(bench(bucket.port).store(&blocks).unwrap(), vec![PRESENT; 20]);
+    assert_eq!(bucket.objects(), before);
+}
+
+#[test]
 fn f191_refusals_are_errors_with_the_servers_words_and_are_counted() {
     let bucket = Bucket::start();
     let one = bench(bucket.port);

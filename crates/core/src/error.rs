@@ -21,6 +21,8 @@ pub enum Code {
     LaneFailed,
     /// The caller gave the request up.
     Cancelled,
+    /// No byte came for a fetch for as long as its caller allows.
+    FetchStalled,
     /// The directory of the durable tier cannot be used.
     DiskFailed,
 }
@@ -38,6 +40,7 @@ impl Code {
             Self::NoMemory => "NO_MEMORY",
             Self::LaneFailed => "LANE_FAILED",
             Self::Cancelled => "CANCELLED",
+            Self::FetchStalled => "FETCH_STALLED",
             Self::DiskFailed => "DISK_FAILED",
         }
     }

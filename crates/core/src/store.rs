@@ -193,6 +193,18 @@ impl Store {
         key: RecordKey,
         record_bytes: u64,
     ) -> Offer {
+        self.reserve_within(u64::MAX, known, tenant, key, record_bytes)
+    }
+
+    /// Like [`Self::reserve_since`]; a record that is not here and has more than `room` bytes is refused as `OverBudget`.
+    pub fn reserve_within(
+        self: &Arc<Self>,
+        room: u64,
+        known: u64,
+        tenant: u64,
+        key: RecordKey,
+        record_bytes: u64,
+    ) -> Offer {
         if record_bytes > self.options.max_record_bytes {
             return Offer::Refused(ItemStatus::TooLarge);
         }
@@ -201,11 +213,16 @@ impl Store {
             return Offer::Refused(ItemStatus::BadRecord);
         };
         let mut state = self.state();
+        if state.policy.peek(&key).is_some() || self.is_on_disk(&key) {
+            return Offer::Refused(ItemStatus::Present);
+        }
+        if record_bytes > room {
+            return Offer::Refused(ItemStatus::OverBudget);
+        }
         if state.flushed.takes(known, &key, None, tenant) {
             return Offer::Refused(ItemStatus::Flushed);
         }
-        let is_here = state.policy.peek(&key).is_some() || state.in_flight.contains(&key);
-        if is_here || self.is_on_disk(&key) {
+        if state.in_flight.contains(&key) {
             return Offer::Refused(ItemStatus::Present);
         }
         if self.is_draining.load(Ordering::Acquire) {

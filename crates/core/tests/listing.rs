@@ -1,5 +1,7 @@
 //! Owns the proof that a listing is whole, reads slow tiers side by side, and does not scan all records for each page.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 #[path = "support/folder.rs"]
 #[expect(dead_code, reason = "others use the rest")]
 mod folder;

@@ -1,6 +1,7 @@
 //! Owns the bindings of a client's lanes: requests by descriptor, one call into JavaScript per outcome.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use napi::bindgen_prelude::{Buffer, FnArgs, Function};
 use napi::threadsafe_function::{
@@ -137,7 +138,8 @@ fn context(bytes: Option<&[u8]>) -> Result<Option<TraceContext>> {
 }
 
 /// Fetches records straight into leased slots, verified and decoded; returns the request's number. Per key a geometry, and
-/// a pair of slot and generation. `trace` as for a look-up.
+/// a pair of slot and generation. `trace` as for a look-up. `stall_ms`: time without a byte after which the request fails with
+/// `FETCH_STALLED`; absent: any time.
 #[napi]
 pub fn lanes_fetch(
     id: u32,
@@ -148,10 +150,12 @@ pub fn lanes_fetch(
     geometries: &[u32],
     leases: &[u32],
     trace: Option<&[u8]>,
+    stall_ms: Option<u32>,
 ) -> napi::Result<u32> {
     run(|| {
         let targets = targets(arena_id, fidelity, namespace, packed, geometries, leases)?;
-        LANES.get(id)?.fetch(Targets { trace: context(trace)?, ..targets })
+        let stall = stall_ms.map(|ms| Duration::from_millis(ms.into()));
+        LANES.get(id)?.fetch(Targets { trace: context(trace)?, stall, ..targets })
     })
 }
 
@@ -187,6 +191,7 @@ pub fn targets(
         inbox: Arc::clone(&INBOX),
         items,
         trace: None,
+        stall: None,
     })
 }
 

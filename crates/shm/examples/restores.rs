@@ -97,7 +97,7 @@ impl Stand {
         for (number, lease) in (0_u32..).zip(&self.leases) {
             for element in page.as_chunks_mut::<2>().0 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // Sign and mantissa at random; exponents of numbers from 1/16 to 2.
+                // Sign and mantissa at random; numbers from 1/16 to 1.
                 let [_, _, _, _, exponent, sign, _, mantissa] = state.to_le_bytes();
                 let high =
                     0x3D80 + (u16::from(exponent) << 1 & 0x1FF) + (u16::from(sign) << 8 & 0x8000);

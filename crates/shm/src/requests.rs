@@ -54,7 +54,7 @@ pub enum Answer {
 /// Outcome of a request, with the number of the last flush at that time.
 pub type Outcome = Result<(Answer, u64)>;
 
-/// State of a request that others see, and its end.
+/// Progress of a request, and whether it is to end early.
 #[derive(Default)]
 pub(crate) struct Open {
     pub is_cancelled: AtomicBool,

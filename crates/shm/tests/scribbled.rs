@@ -286,7 +286,8 @@ impl Member {
         let geometry = Arc::clone(&self.geometry);
         let items = vec![Target { packed_key: packed(number), lease: self.slot, geometry }];
         let (fidelity, namespace) = (Self::fidelity(codec), namespace_of(codec));
-        let targets = Targets { namespace, fidelity, arena, inbox, items, trace: None };
+        let targets =
+            Targets { namespace, fidelity, arena, inbox, items, trace: None, stall: None };
         let is_there = self.run(Work::Fetch(targets)) == Some(vec![ItemStatus::Accepted as u8]);
         let slot = self.arena.peek(self.slot.slot).unwrap();
         assert!(!is_there || slot == expected, "wrong bytes of {number}, {codec:?}");

@@ -372,8 +372,9 @@ export const DOCTOR_ROUNDS = 3;
 export const LANE_SOCKET_BYTES: number = 4 * MIB;
 /** Rows of measured steps in one frame. */
 export const STEP_ROWS_MAX = 256;
-/** Connections the metrics endpoint holds open, and those from one address; above that the oldest is ended. */
+/** Connections the metrics endpoint holds open; above that the oldest of the largest crowd is ended. */
 export const SCRAPE_CONNECTIONS_MAX = 64;
+/** Connections of one address to it; above that the oldest is ended. */
 export const SCRAPE_ADDRESS_CONNECTIONS_MAX = 8;
 /** Header of one request to it. */
 export const SCRAPE_HEADER_BYTES_MAX = 8_192;

@@ -63,7 +63,7 @@ export class Attempts {
       this.#returned.add(back);
       const others = new Set(this.#fleet.engines.filter((engine) => engine !== back));
       const entered = await this.#enterBut(others, signal);
-      // The engine went down, is drained or left meanwhile.
+      // Otherwise the engine went down, is drained or left meanwhile.
       if (entered !== "no_engine" && entered !== "no_model") return entered;
     }
     return await this.#enterBut(this.#tried, signal);

@@ -65,7 +65,7 @@ interface Recalls {
 /** Fetches each record from the first of its vaults that gives it. Never rejects. */
 export async function recallAll(wanted: readonly Wanted[]): Promise<Recalled> {
   const records: Recalled = wanted.map(() => null);
-  const rounds = 0;
+  const rounds = Math.max(0, ...wanted.map(({ stores }) => stores.length));
   for (let round = 0; round < rounds; round += 1) {
     const left = [...wanted.entries()].filter(([at]) => records[at] === null);
     for (const store of new Set(left.map(([, { stores }]) => stores[round]))) {

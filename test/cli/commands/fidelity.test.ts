@@ -141,7 +141,7 @@ test("a model within the bound is certified after the fewest prompts that certif
 });
 
 test("a float32 engine answers several prompts at once, and none waits for more", async () => {
-  const float32 = { dtype: "f32", atOnce: FIDELITY_AT_ONCE };
+  const float32 = { dtype: "f32", atOnce: FIDELITY_AT_ONCE } as const;
   const { exitCode, stdout } = await measured(2e-5, { enabled: true, ...float32 });
   expect(exitCode).toBe(0);
   const found = JSON.parse(stdout) as { certificate: Certificate };

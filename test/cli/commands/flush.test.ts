@@ -10,7 +10,8 @@ import type { RunningVault } from "../../../src/vault/server.ts";
 import { startVault } from "../../../src/vault/server.ts";
 import { runInside } from "../../support/command-line.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
-import { openClient, SOON_MS } from "../../support/vaults.ts";
+import { openClient, openVault, SOON_MS } from "../../support/vaults.ts";
+import type { TestVault } from "../../support/vaults.ts";
 
 let dir = "";
 let config = "";
@@ -163,4 +164,35 @@ test("without the keys that seal records a tenant cannot be named", async () => 
   const named = await run("--tenant", "a");
   expect([named.exitCode, named.stderr]).toEqual([2, expect.stringContaining(keys)]);
   expect((await run()).exitCode).toBe(0);
+});
+
+test("of vaults without pool_key the one that is away is named, the command fails, and it drops at the next", async () => {
+  const records = makeRecords(3);
+  const held = async (of: TestVault): Promise<number> => {
+    const { records: found } = await openClient(of).take(NAMESPACE, keysOf(records), SOON_MS);
+    return found.size;
+  };
+  const [near, away] = [await openVault(), await openVault()];
+  for (const one of [near, away]) await openClient(one).put(NAMESPACE, records, SOON_MS);
+  const both = join(dir, "both.toml");
+  writeFileSync(both, `[cluster]\nkv_cold = ["${near.address}", "${away.address}"]\n`);
+  const all = ["flush", "--yes", "--config", both];
+
+  await away.pause();
+  const first = await runInside(all);
+  expect(first.exitCode).toBe(1);
+  expect(first.stdout).toContain(`kv_cold at ${near.address}: 3 records dropped`);
+  const [, named] = /nothing dropped: (.*); what it holds stays until it is flushed/.exec(
+    first.stdout,
+  ) ?? ["", ""];
+  expect(named).toContain(away.address);
+  await away.resume();
+  expect([await held(near), await held(away)]).toEqual([0, 3]);
+
+  const second = await runInside(all);
+  expect([second.exitCode, second.stdout]).toEqual([
+    0,
+    expect.stringContaining(`kv_cold at ${away.address}: 3 records dropped`),
+  ]);
+  expect([await held(near), await held(away)]).toEqual([0, 0]);
 });

@@ -31,12 +31,7 @@ async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<s
     _window: object,
     { stallMs }: FetchOptions,
   ): Promise<object> => {
-    const stalled = new TierkvError("FETCH_STALLED", {
-      name: "kv",
-      address: "vault",
-      call: "Fetch",
-      stallMs: stallMs ?? 0,
-    });
+    const stalled = new TierkvError("FETCH_STALLED", { reason: "no byte" });
     const end = new AbortController();
     const late = sleep(stallMs ?? 0, end.signal).then(() => Promise.reject(stalled));
     await Promise.race([comes, late]).finally(() => end.abort());

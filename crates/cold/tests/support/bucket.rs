@@ -1,6 +1,6 @@
 //! Owns a server that speaks as much of S3 as our store uses, and injects one fault.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -21,12 +21,15 @@ pub enum Fault {
     Flips(usize),
     /// Refuses `If-None-Match`.
     NoConditions,
+    /// Says of each object once that it is not there, as before another client has written it.
+    HidesOnce,
 }
 
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
     requests: Vec<String>,
+    hidden: BTreeSet<String>,
 }
 
 pub struct Bucket {
@@ -137,6 +140,7 @@ fn answer(request: Request, fault: Fault, state: &mut State) -> (u16, Vec<u8>) {
             state.objects.remove(&name);
             (204, Vec::new())
         }
+        (Fault::HidesOnce, "GET") if state.hidden.insert(name.clone()) => (404, error("NoSuchKey")),
         (_, "GET") => match (state.objects.get(&name), range) {
             (None, _) => (404, error("NoSuchKey")),
             (Some(object), Some((from, to))) if from < object.len() => {

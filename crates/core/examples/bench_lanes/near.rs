@@ -238,6 +238,7 @@ impl Near {
             inbox: Arc::clone(&self.boxes.inbox),
             items: blocks.map(target).collect(),
             trace: None,
+            stall: None,
         }
     }
 

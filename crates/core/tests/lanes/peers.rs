@@ -4,11 +4,11 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tierkv_core::codec::Codec;
 use tierkv_core::error::Code;
-use tierkv_core::lane::client::Outcome;
+use tierkv_core::lane::client::{Outcome, Targets};
 use tierkv_core::lane::frame::{Frame, Kind};
 use tierkv_core::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_REQUESTS_MAX, LANES_STORING_MAX};
 
@@ -307,4 +307,49 @@ fn what_a_vault_waited_for_is_no_part_of_the_links_rate() {
     let record = f64::from(u32::try_from(length).unwrap());
     let rate = lanes.down.rate(None).unwrap() / record;
     assert!(rate > 1.5 / WAIT.as_secs_f64(), "{rate} records a second");
+}
+
+#[test]
+fn a_fetch_without_a_byte_ends_as_stalled_and_one_that_moves_goes_on() {
+    const STALL: Duration = Duration::from_millis(400);
+    let engine = Engine::new(Shape::Strided, 8);
+    let (lanes, mut wires) = vault_by_hand(1);
+    let bytes = bytes_of(&engine.record(1, Codec::Raw));
+    let fetch = |number: u8, stall: Option<Duration>| {
+        let (targets, _) = engine.targets(&[number], Codec::Raw);
+        lanes.client.fetch(Targets { stall, ..targets }).unwrap()
+    };
+    let (moving, patient) = (fetch(1, Some(STALL)), fetch(2, None));
+    let begun = Instant::now();
+    // One byte at a time, for much longer than a fetch may be silent.
+    let mut at = 0;
+    while begun.elapsed() < 3 * STALL {
+        wires[0].chunk(moving, 0, at, &bytes, 1);
+        at += 1;
+        thread::sleep(STALL / 20);
+    }
+    wires[0].chunk(moving, 0, at, &bytes, bytes.len() - at);
+    let length = bytes.len() as u64;
+    assert_eq!(lanes.outcome(moving), Outcome::Done(vec![ACCEPTED], length, None));
+    let silent = fetch(3, Some(STALL));
+    assert_eq!(failed(lanes.outcome(silent)), (Code::FetchStalled, vec![INCOMPLETE]));
+    // It ends with the session, at latest here, because the vault is silent.
+    lanes.client.close();
+    assert_eq!(failed(lanes.outcome(patient)), (Code::LaneFailed, vec![INCOMPLETE]));
+}
+
+#[test]
+fn the_most_patient_fetch_counts_for_all_because_an_archive_delays_what_is_behind_it() {
+    let engine = Engine::new(Shape::Strided, 8);
+    let (lanes, _wires) = vault_by_hand(1);
+    let fetch = |number: u8, ms: u64| {
+        let (targets, _) = engine.targets(&[number], Codec::Raw);
+        let stall = Some(Duration::from_millis(ms));
+        lanes.client.fetch(Targets { stall, ..targets }).unwrap()
+    };
+    let begun = Instant::now();
+    let (near, far) = (fetch(1, 100), fetch(2, 900));
+    assert_eq!(failed(lanes.outcome(near)).0, Code::FetchStalled);
+    assert!(begun.elapsed() > Duration::from_millis(900));
+    failed(lanes.outcome(far));
 }

@@ -322,6 +322,7 @@ impl Engine {
             inbox: Arc::clone(&self.inbox),
             items: numbers.iter().zip(&leases).map(target).collect(),
             trace: None,
+            stall: None,
         };
         (targets, leases)
     }

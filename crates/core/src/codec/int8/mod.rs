@@ -167,7 +167,7 @@ impl Spans {
         span: Range<usize>,
         page: *mut u8,
     ) -> Result<usize, BadScale> {
-        let mut decoder = Decoder::new(self, geometry);
+        let mut decoder = Decoder::new(*self, geometry);
         let mut end = span.start;
         for group in groups_from(geometry, self.form, span.start) {
             let lies = group.payload();
@@ -206,7 +206,7 @@ impl Spans {
         window: &mut [u8],
     ) -> (u32, Result<(), BadScale>) {
         check_length(geometry, self.form, payload);
-        let mut decoder = Decoder::new(self, geometry);
+        let mut decoder = Decoder::new(*self, geometry);
         let (mut checksum, mut outcome, mut span) = (0, Ok(()), Vec::new());
         let mut groups = groups(geometry, self.form).peekable();
         while let Some(first) = groups.next() {
@@ -251,10 +251,10 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn new(spans: &Spans, geometry: &Geometry) -> Self {
+    fn new(spans: Spans, geometry: &Geometry) -> Self {
         let dtype = geometry.spec().dtype;
         Self {
-            spans: *spans,
+            spans,
             dtype,
             kernels: spans.isa.kernels(dtype),
             careful: Isa::PORTABLE.kernels(dtype),

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::arena::Arena;
 use crate::error::{Code, Error, Result};
@@ -39,6 +40,8 @@ pub struct Targets {
     pub items: Vec<Target>,
     /// Context of the trace that the fetch belongs to.
     pub trace: Option<TraceContext>,
+    /// Longest time without a byte, after which the fetch fails with `FETCH_STALLED`; `None`: any time.
+    pub stall: Option<Duration>,
 }
 
 impl Targets {
@@ -72,6 +75,8 @@ enum Goal {
 pub struct FetchRequest {
     goal: Goal,
     bytes: AtomicU64,
+    /// Time of the last byte, in ms since its session began.
+    moved_ms: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -100,7 +105,7 @@ impl FetchRequest {
     fn of(open: usize, goal: Goal) -> Self {
         let items = vec![Item::Waiting; open];
         let state = Mutex::new(State { items, open, reason: None });
-        Self { goal, bytes: AtomicU64::new(0), state }
+        Self { goal, bytes: AtomicU64::new(0), moved_ms: AtomicU64::new(0), state }
     }
 
     /// Whether records are decrypted as they arrive.
@@ -113,8 +118,21 @@ impl FetchRequest {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    pub fn add_bytes(&self, bytes: usize) {
+    pub fn add_bytes(&self, bytes: usize, now_ms: u64) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.note_moved(now_ms);
+    }
+
+    /// Notes progress, also without bytes.
+    pub fn note_moved(&self, now_ms: u64) {
+        self.moved_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Longest time without a byte that its caller allows, and the time of the last one, in ms; `None`: any time.
+    pub fn stall_ms(&self) -> Option<(u64, u64)> {
+        let Goal::Slots(Targets { stall: Some(stall), .. }) = &self.goal else { return None };
+        let stall_ms = u64::try_from(stall.as_millis()).unwrap_or(u64::MAX);
+        Some((stall_ms, self.moved_ms.load(Ordering::Relaxed)))
     }
 
     /// Returns the chunk that receives `frame`; `None` where its item is settled, so that the bytes are dropped. A bad

@@ -7,6 +7,7 @@ mod requests;
 mod sender;
 mod session;
 mod storing;
+mod watch;
 
 use std::sync::Arc;
 

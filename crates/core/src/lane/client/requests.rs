@@ -37,6 +37,8 @@ pub struct State {
     /// Lanes with the unsent rest of a frame.
     pub rests: BTreeSet<usize>,
     pub requests: BTreeMap<u32, Open>,
+    /// True while the watching thread waits for a time: a fetch that begins needs not wake it.
+    pub is_watching: bool,
     pub last: u32,
     /// Number of chunks being received.
     pub receiving: usize,

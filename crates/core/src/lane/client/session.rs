@@ -32,6 +32,8 @@ pub struct Session {
     pub(super) outs: OnceLock<Vec<Out>>,
     /// Signalled when there may be something to send.
     pub(super) wake: Condvar,
+    /// Signalled when a fetch begins while no fetch was watched, and at the end.
+    pub(super) watched: Condvar,
 }
 
 impl Alive for Session {
@@ -53,6 +55,7 @@ impl Session {
             state: Mutex::default(),
             outs: OnceLock::new(),
             wake: Condvar::new(),
+            watched: Condvar::new(),
         });
         let dialling = Arc::clone(&session);
         spawn("tierkv-lane-dial", move || dialling.guarded(|| dialling.dial()))?;
@@ -75,6 +78,8 @@ impl Session {
         }
         self.note_received();
         (self.sink)(0, Outcome::Up);
+        let session = Arc::clone(self);
+        spawn("tierkv-lane-watch", move || session.guarded(|| session.watch()))?;
         for (lane, stream) in lanes.into_iter().enumerate() {
             let session = Arc::clone(self);
             spawn("tierkv-lane-out", move || session.guarded(|| session.send(lane)))?;
@@ -112,6 +117,12 @@ impl Session {
         state.last = id;
         let lane = state.lane_of(id);
         let frame = state.with_id(&request, frame, id);
+        if let Request::Fetch(fetch) = &request {
+            fetch.note_moved(self.now_ms());
+            if !std::mem::replace(&mut state.is_watching, true) {
+                self.watched.notify_all();
+            }
+        }
         state.requests.insert(id, Open { request, lane, begun: Instant::now() });
         let out = self.outs.get().map(|outs| &outs[lane]);
         let idle = out.filter(|_| state.control[lane].is_empty());
@@ -141,6 +152,11 @@ impl Session {
     }
 
     pub fn cancel(&self, request: u32) {
+        self.give_up(request, Error::new(Code::Cancelled, "the request was given up"));
+    }
+
+    /// Ends a request with `error`, unless it has ended.
+    pub(super) fn give_up(&self, request: u32, error: Error) {
         let (statuses, is_silent) = {
             let mut state = self.state();
             let Some(open) = state.requests.remove(&request) else { return };
@@ -152,7 +168,6 @@ impl Session {
                 open.begun.elapsed() > silent && self.born.elapsed() > received + silent;
             (open.request.give_up(), is_silent)
         };
-        let error = Error::new(Code::Cancelled, "the request was given up");
         (self.sink)(request, Outcome::Failed(error, statuses));
         if is_silent {
             self.close(&Error::lane_failed("the vault was silent while a request was open"));
@@ -170,6 +185,7 @@ impl Session {
             (std::mem::take(&mut state.lanes), state.take_ended())
         };
         self.wake.notify_all();
+        self.watched.notify_all();
         for lane in lanes {
             lane.shutdown();
         }
@@ -229,9 +245,9 @@ impl Session {
                 while chunk.rest() > 0 {
                     let got = reader.some(chunk.spare(LANE_STEP_BYTES), self)?;
                     chunk.advance(got);
-                    fetch.add_bytes(got);
-                    self.options.down.moved(got as u64);
                     self.note_received();
+                    fetch.add_bytes(got, self.received_ms.load(Ordering::Relaxed));
+                    self.options.down.moved(got as u64);
                 }
                 fetch.arrived(frame.item, chunk);
             }
@@ -243,6 +259,7 @@ impl Session {
     fn status(&self, frame: &Frame) -> Result<()> {
         if let Some(fetch) = self.fetch(frame.request) {
             fetch.missing(frame)?;
+            fetch.note_moved(self.received_ms.load(Ordering::Relaxed));
             self.end_fetch(frame.request, &fetch);
             return Ok(());
         }

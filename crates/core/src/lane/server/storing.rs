@@ -85,14 +85,7 @@ impl StoreJob {
         shared.counts.add("stores", 1);
         shared.counts.add("offered", offered.len() as u64);
         for (key, bytes) in offered {
-            let offer = if shared.store.contains(&key) {
-                Offer::Refused(ItemStatus::Present)
-            } else if bytes > room && bytes <= shared.options.max_record_bytes {
-                Offer::Refused(ItemStatus::OverBudget)
-            } else {
-                shared.store.reserve_since(known, tenant, key, bytes)
-            };
-            match offer {
+            match shared.store.reserve_within(room, known, tenant, key, bytes) {
                 Offer::Wanted(reservation) => {
                     room -= bytes.min(room);
                     job.open += 1;
