@@ -280,7 +280,11 @@ export class ColdStore implements BlockStore {
     const { deadlineMs, stallMs, signal } = options;
     const context = this.#context(call);
     const errorOf = (code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError =>
-      new TierkvError(code, { ...context, timeoutMs: deadlineMs, stallMs: stallMs ?? 0 });
+      new TierkvError(code, {
+        ...context,
+        timeoutMs: deadlineMs,
+        reason: `${this.address} sent no byte for ${stallMs ?? 0} ms`,
+      });
     const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
     const id = this.#id;
     try {
