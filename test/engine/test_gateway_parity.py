@@ -33,7 +33,8 @@ TINY = Spec(layers=1, hidden=64, heads=1, kv_heads=1, head_dim=64, vocab=151_936
 #: All prompts stay in the engine's memory.
 ROOM = ["--max-model-len", "4096", "--num-gpu-blocks-override", "40000", "--max-num-seqs", "8"]
 TAKES_ALL = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-TAKES_ALL += ["--trust-request-chat-template"]
+#: vLLM 0.32 serves its `/render` routes only so.
+TAKES_ALL += ["--trust-request-chat-template", "--enable-scale-out"]
 
 
 class Told(NamedTuple):

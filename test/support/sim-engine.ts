@@ -76,6 +76,9 @@ export class SimEngine {
   };
   /** Makes the tokens of a request of any form, for its `/render` routes and its cache; null: it has no such routes. */
   rendered: ((path: string, fields: Readonly<Record<string, unknown>>) => number[]) | null = null;
+  /** Status of those routes where it has none, and how often it gave that. */
+  routeless = 404;
+  refusedRenders = 0;
   /** Requests that were rendered. */
   renders = 0;
   /** Reported folder of its models. */
@@ -176,7 +179,10 @@ export class SimEngine {
   }
 
   #render(response: ServerResponse, path: string, body: string): void {
-    if (this.rendered === null) return void response.writeHead(404).end();
+    if (this.rendered === null) {
+      this.refusedRenders += 1;
+      return void response.writeHead(this.routeless).end();
+    }
     this.renders += 1;
     const fields = JSON.parse(body) as Readonly<Record<string, unknown>>;
     const token_ids = this.rendered(path.slice(0, -"/render".length), fields);

@@ -10,6 +10,9 @@ export interface Question {
   body: string;
 }
 
+/** Statuses of a release or model without that route; 403: vLLM 0.32 without `--enable-scale-out`. */
+const ROUTELESS: ReadonlySet<number> = new Set([403, 404, 405, 501]);
+
 /** Returns null on a time-out, or where the engine gives no tokens. */
 export async function askEngine(
   engine: Engine,
@@ -37,8 +40,7 @@ export async function answerOf(
       signal: Ending.of(late),
     });
     const text = await textWithin(body, GATEWAY_TOKENS_BYTES_MAX);
-    // A release without that route, or a model without it.
-    if (statusCode === 404 || statusCode === 405 || statusCode === 501) engine.noteLack(path);
+    if (ROUTELESS.has(statusCode)) engine.noteLack(path);
     if (text === null || statusCode !== 200) return { tokens: null };
     return { tokens: tokensIn(JSON.parse(text)) };
   } catch {

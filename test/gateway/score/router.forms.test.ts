@@ -138,15 +138,19 @@ test.each(SCORES)("%s with %j reads cached blocks, or claims none", async (path,
   expect(hit > 0).toBe(!isNone);
 });
 
-test("an engine without such a route is asked once, and its requests go by load", async () => {
-  const { url, engines } = await before(1);
-  engines[0]!.rendered = null;
-  const body = { system: LONG, messages: user("q") };
-  for (let n = 0; n < 3; n += 1) {
-    const answer = await ask(url, "/v1/messages", body);
-    expect([answer.code, answer.headers["x-tierkv-reason"]]).toEqual([200, "load"]);
-  }
-});
+test.each([404, 403])(
+  "an engine without such a route (%i) is asked once, and its requests go by load",
+  async (code) => {
+    const { url, engines } = await before(1);
+    Object.assign(engines[0]!, { rendered: null, routeless: code });
+    const body = { system: LONG, messages: user("q") };
+    for (let n = 0; n < 3; n += 1) {
+      const answer = await ask(url, "/v1/messages", body);
+      expect([answer.code, answer.headers["x-tierkv-reason"]]).toEqual([200, "load"]);
+    }
+    expect(engines[0]!.refusedRenders).toBe(1);
+  },
+);
 
 test("a prompt of unknown tokens counts by its size in the queue of its engine", async () => {
   const { url, engines } = await before(2);
