@@ -179,7 +179,16 @@ fn f190_a_user_without_rights_is_refused_with_the_servers_words() {
     let server = Server::start(&program, &[]);
     let mut client = server.client();
     redis::cmd("ACL")
-        .arg(&["SETUSER", "reader", "on", ">secret", "~tierkv:*", "+get", "+exists", "+cluster|slots"])
+        .arg(&[
+            "SETUSER",
+            "reader",
+            "on",
+            ">secret",
+            "~tierkv:*",
+            "+get",
+            "+exists",
+            "+cluster|slots",
+        ])
         .exec(&mut client)
         .unwrap();
     redis::cmd("ACL").arg(&["SETUSER", "default", "off"]).exec(&mut client).unwrap();

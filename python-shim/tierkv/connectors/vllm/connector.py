@@ -65,7 +65,8 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             if compat.set_recompute_policy(vllm_config):
                 log.info(
-                    "tierKV has set kv_load_failure_policy to 'recompute': lost blocks are computed again, and no request fails"
+                    "tierKV has set kv_load_failure_policy to 'recompute': lost blocks are computed again, "
+                    "and no request fails"
                 )
             compat.publish_over_ipv6(vllm_config)
             log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
