@@ -5,19 +5,13 @@ import { VENV_BIN, at } from "./paths.js";
 import { cargoTargets, pytestFiles, vitestFiles } from "./suites.js";
 
 const SHIM_TESTS = "python-shim/tests";
-/** Tests beside the rooms: `test/base/time.test.ts` and its like. */
-const ROOT_ROOM = "root";
 
 /** A room's tests, empty where it has none in a language; `isUnit` is whether a crate's unit tests are among them. */
 const nothing = () => ({ vitest: [], cargo: [], pytest: [], crate: null, isUnit: false });
 
 function vitestOf(room) {
-  const isIn =
-    room === ROOT_ROOM
-      ? (path) => /^test\/[^/]+$/.test(path)
-      : (path) => path.startsWith(`test/${room}/`);
   return vitestFiles()
-    .filter(({ path, marker }) => marker === null && isIn(path))
+    .filter(({ path, marker }) => marker === null && path.startsWith(`test/${room}/`))
     .map(({ path }) => path);
 }
 
@@ -47,7 +41,7 @@ export function roomNames() {
     return parts.map((_, depth) => parts.slice(0, depth + 1).join("/"));
   });
   const crates = cargoTargets().map(({ package: name }) => name.replace("tierkv-", "crates/"));
-  return [...new Set([ROOT_ROOM, ...folders, "shim", ...crates])].toSorted();
+  return [...new Set([...folders, "shim", ...crates])].toSorted();
 }
 
 /** Returns the room of a changed file, or null where no test of a room covers it. */
@@ -61,7 +55,7 @@ export function roomOfFile(path) {
     const room = folders.slice(0, depth).join("/");
     if (vitestOf(room).length > 0) return room;
   }
-  return folders.length === 0 ? ROOT_ROOM : null;
+  return null;
 }
 
 /** Returns the rooms of all files that differ from the last commit. */

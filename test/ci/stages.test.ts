@@ -107,18 +107,18 @@ describe("quick", () => {
   test("a room is a folder of tests, the shim, or a crate; part of it by its name", () => {
     expect(roomOf("vault/access")!.vitest).toContain("test/vault/access/attempts.test.ts");
     expect(roomOf("vault")!.vitest).not.toContain("test/vault/server.kill.test.ts");
-    expect(roomOf("root")!.vitest).toContain("test/base/time.test.ts");
+    expect(roomOf("base")!.vitest).toContain("test/base/time.test.ts");
     expect(roomOf("shim/saves")!.pytest).toEqual(["python-shim/tests/test_saves.py"]);
     expect(roomOf("crates/core/record")!.cargo).toEqual(["record"]);
     expect(roomOf("crates/core")!.isUnit).toBe(true);
     expect(roomOf("nowhere")).toBe(null);
     expect(roomOf("crates/nothing")).toBe(null);
-    expect(roomNames()).toEqual(expect.arrayContaining(["root", "vault", "shim", "crates/shm"]));
+    expect(roomNames()).toEqual(expect.arrayContaining(["base", "vault", "shim", "crates/shm"]));
   });
 
   test("a changed file belongs to the deepest room with tests", () => {
     expect(roomOfFile("src/sidecar/save/save.ts")).toBe("sidecar/save");
-    expect(roomOfFile("src/base/time.ts")).toBe("root");
+    expect(roomOfFile("src/base/time.ts")).toBe("base");
     expect(roomOfFile("python-shim/tierkv/asks.py")).toBe("shim");
     expect(roomOfFile("crates/core/src/store.rs")).toBe("crates/core");
     expect(roomOfFile("crates/Cargo.toml")).toBe(null);
