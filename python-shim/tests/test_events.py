@@ -181,7 +181,9 @@ def test_a_scheduler_says_where_its_engine_publishes(
     events = SimpleNamespace(
         enable_kv_cache_events=is_on, endpoint="tcp://*:5557", replay_endpoint=None
     )
-    parallel = SimpleNamespace(world_size=1, data_parallel_size=ranks)
+    # Ranks behind several servers: no server lists them all.
+    split = {"data_parallel_external_lb": ranks > 1, "data_parallel_hybrid_lb": False}
+    parallel = SimpleNamespace(world_size=1, data_parallel_size=ranks, **split)
     transfer = SimpleNamespace(engine_id="engine-1", kv_role="kv_both")
     config: Any = SimpleNamespace(
         kv_events_config=events, parallel_config=parallel, kv_transfer_config=transfer

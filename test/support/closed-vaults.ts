@@ -180,8 +180,10 @@ export async function rawCall(
   };
   more();
   await new Promise<void>((resolve) => {
-    if (stream.destroyed) resolve();
+    if (stream.destroyed || session.destroyed) resolve();
     else stream.once("close", resolve);
+    // A session that ends may leave a stream without an end of its own.
+    session.once("close", resolve);
   });
   return answer;
 }

@@ -101,6 +101,8 @@ class FakeSidecar:
         self.hellos: list[Frame] = []
         self.weights: list[Frame] = []
         self.connections: list[socket.socket] = []
+        # Held from an answer until its connection is listed, so that who sends after it takes that connection.
+        self._welcoming = threading.Lock()
         self.reads = threading.Event()
         self.reads.set()
         self._closed = False
@@ -143,7 +145,11 @@ class FakeSidecar:
             self.send_bytes(encode(fields), frame.get("fd"))
 
     def send_bytes(self, data: bytes, fd: int | None = None) -> None:
-        connection = wait_until(lambda: self.connections, "a connection")[-1]
+        def newest() -> socket.socket | None:
+            with self._welcoming:
+                return self.connections[-1] if self.connections else None
+
+        connection = wait_until(newest, "a connection")
         sent = 0 if fd is None else socket.send_fds(connection, [data], [fd])
         connection.sendall(data[sent:])
 
@@ -169,17 +175,23 @@ class FakeSidecar:
     def _serve(self, connection: socket.socket) -> None:
         decoder = FrameDecoder()
         with connection, contextlib.suppress(OSError):
-            while data := connection.recv(65536):
-                for frame in decoder.feed(data):
-                    self._take(connection, frame)
-                self.reads.wait()
+            try:
+                while data := connection.recv(65536):
+                    for frame in decoder.feed(data):
+                        self._take(connection, frame)
+                    self.reads.wait()
+            finally:
+                with self._welcoming:
+                    if connection in self.connections:
+                        self.connections.remove(connection)
 
     def _take(self, connection: socket.socket, frame: Frame) -> None:
         if frame["t"] == "hello":
             self.hellos.append(frame)
             if self.answer is not None:
-                connection.sendall(encode(self.answer))
-                self.connections.append(connection)  # who sees it may send: the answer goes first
+                with self._welcoming:
+                    connection.sendall(encode(self.answer))
+                    self.connections.append(connection)
                 if self._closed:  # killed between the two
                     self.drop_connections()
         elif frame["t"] == "ping":

@@ -66,7 +66,7 @@ test("a hand-off from longer blocks says that they are cut", () => {
 test("a request that goes on from another says that its blocks are saved first", () => {
   expect(explained(ACCOUNT).join("\n")).not.toContain("first time");
   expect(explained({ ...ACCOUNT, returns: true }).join("\n")).toContain(
-    "before blocks that come for",
+    "returning prompt: saved before new prompts",
   );
 });
 

@@ -190,6 +190,7 @@ impl Bench {
             inbox: Arc::clone(&self.inbox),
             items: numbers.iter().zip(&leases).map(target).collect(),
             trace: None,
+            stall: None,
         });
         (goal, leases)
     }
