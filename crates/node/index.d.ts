@@ -353,6 +353,14 @@ export interface LaneClientTls {
   keyPem?: Buffer
 }
 
+/** Destination of a fetch, and its patience. */
+export interface LaneFetch {
+  arena: number
+  fidelity: number
+  /** Time without a byte, in ms, after which the request fails with `FETCH_STALLED`; absent: any time. */
+  stallMs?: number
+}
+
 /** One network path to a vault. */
 export interface LaneRail {
   /** `host:port` or `unix:/path`. */
@@ -381,10 +389,9 @@ export declare function lanesFailedRails(id: number): Array<number>
 
 /**
  * Fetches records straight into leased slots, verified and decoded; returns the request's number. Per key a geometry, and
- * a pair of slot and generation. `trace` as for a look-up. `stall_ms`: time without a byte after which the request fails with
- * `FETCH_STALLED`; absent: any time.
+ * a pair of slot and generation. `trace` as for a look-up.
  */
-export declare function lanesFetch(id: number, arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array, trace?: Uint8Array | undefined | null, stallMs?: number | undefined | null): number
+export declare function lanesFetch(id: number, fetch: LaneFetch, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array, trace?: Uint8Array | undefined | null): number
 
 /** Asks which packed keys the vault holds, counted in its hit rate or not; returns the request's number. `trace`: trace context, 25 bytes. */
 export declare function lanesLookup(id: number, namespace: Uint8Array, packed: Uint8Array, isCounted: boolean, trace?: Uint8Array | undefined | null): number

@@ -133,9 +133,10 @@ export class Lanes {
   ): Promise<LanesSettled> {
     const { arena, fidelity, keys, geometries, leases } = window;
     const trace = this.#told(window.trace ?? null);
-    const most = stallMs === undefined ? undefined : Math.ceil(stallMs);
+    const most = stallMs === undefined ? {} : { stallMs: Math.ceil(stallMs) };
+    const how = { arena, fidelity, ...most };
     const begin = (id: LanesId): number =>
-      lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases, trace, most);
+      lanesFetch(id, how, namespace, keys, geometries, leases, trace);
     const outcome = await this.#run(begin, attempt, onProgress);
     if (outcome.error?.code === "FETCH_STALLED") throw attempt.stalled(stallMs ?? 0);
     return settledOf(outcome, geometries.length);

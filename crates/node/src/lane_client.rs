@@ -137,23 +137,30 @@ fn context(bytes: Option<&[u8]>) -> Result<Option<TraceContext>> {
     })
 }
 
+/// Destination of a fetch, and its patience.
+#[napi(object)]
+pub struct LaneFetch {
+    pub arena: u32,
+    pub fidelity: u8,
+    /// Time without a byte, in ms, after which the request fails with `FETCH_STALLED`; absent: any time.
+    pub stall_ms: Option<u32>,
+}
+
 /// Fetches records straight into leased slots, verified and decoded; returns the request's number. Per key a geometry, and
-/// a pair of slot and generation. `trace` as for a look-up. `stall_ms`: time without a byte after which the request fails with
-/// `FETCH_STALLED`; absent: any time.
+/// a pair of slot and generation. `trace` as for a look-up.
 #[napi]
 pub fn lanes_fetch(
     id: u32,
-    arena_id: u32,
-    fidelity: u8,
+    fetch: LaneFetch,
     namespace: &[u8],
     packed: &[u8],
     geometries: &[u32],
     leases: &[u32],
     trace: Option<&[u8]>,
-    stall_ms: Option<u32>,
 ) -> napi::Result<u32> {
+    let LaneFetch { arena, fidelity, stall_ms } = fetch;
     run(|| {
-        let targets = targets(arena_id, fidelity, namespace, packed, geometries, leases)?;
+        let targets = targets(arena, fidelity, namespace, packed, geometries, leases)?;
         let stall = stall_ms.map(|ms| Duration::from_millis(ms.into()));
         LANES.get(id)?.fetch(Targets { trace: context(trace)?, stall, ..targets })
     })
