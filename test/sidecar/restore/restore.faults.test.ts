@@ -83,7 +83,8 @@ describe("vaults that fail", () => {
     const page = 64 * 4096;
     const blocks = makeBlocks("stall", 20, page);
     await saveAll(scene, blocks);
-    proxy.set({ hangAt: 6 });
+    // Late enough that the first window has come, whichever lane brings which piece.
+    proxy.set({ hangAt: 14 });
     const plan = engine.prefetch(hashesOf(blocks));
     const view = await engine.done(plan);
     expect(proxy.counts().hung).toBe(1);
