@@ -210,7 +210,8 @@ test("F38 ten tries on one connection are ten, however fast they come", async ()
   const tries = Array.from({ length: 300 }, () =>
     rawCall(stranger, "/tierkv.v1.Vault/Stats", wrong, EMPTY_BYTES),
   );
-  await Promise.all(tries);
+  // Not all of them end: a session that is cut may forget streams that it had not sent yet.
+  void Promise.allSettled(tries);
   await until(() => stranger.destroyed, "the end of the stranger's connection");
   expect(vault.counter("calls_unauthenticated")).toBe(AUTH_FAILURES_MAX);
 });
