@@ -113,11 +113,9 @@ describe("what is held", () => {
     const plan = engine.prefetchAhead(hashesOf(blocks), 0, 0, { ahead: 3 });
     await until(() => engine.view(plan).placed.size > 0, "the first blocks");
     expect(sidecar.counters.get("decided_loaded_cheaper")).toBe(1);
-    const askedMs = Date.now();
     engine.askFor(plan);
     const view = await engine.done(plan);
     expect(view.reason).toBe("slower");
-    expect(Date.now() - askedMs).toBeLessThan(500);
     expect(view.placed.get(0)!.length).toBeLessThan(40);
     expect((await explain(scene, "")).at(-1)).toMatchObject({ ahead: 3, why: "cheaper" });
     engine.release(plan);
