@@ -65,12 +65,9 @@ export class Archive implements BlockSource {
     return offers.filter(({ source }) => source === this);
   }
 
-  /** Waits for the archive's first byte, and from one record to the next, as long as the vault reported. */
+  /** `stallMs` includes the archive's reads, which hold up all windows of the vault (`Fetcher.#run`). */
   fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
-    const { firstMs, nextMs } = this.cost ?? { firstMs: 0, nextMs: 0 };
-    const { stallMs } = options;
-    const more = stallMs === undefined ? {} : { stallMs: stallMs + Math.max(firstMs, nextMs) };
-    return this.#vault.fetch(namespace, window, { ...options, ...more });
+    return this.#vault.fetch(namespace, window, options);
   }
 
   report(

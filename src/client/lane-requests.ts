@@ -15,14 +15,6 @@ export interface LanesSettled extends Settled {
   isBroken: boolean;
 }
 
-/** How a fetch over lanes is watched. */
-export interface LanesFetch {
-  /** Milliseconds without a byte after which it ends; undefined: any time. */
-  stallMs: number | undefined;
-  /** Called with the bytes that arrived since the last time. */
-  onProgress?: ((bytes: number) => void) | undefined;
-}
-
 /** Bytes of a probe, and how long they took. */
 export interface Probed {
   bytes: number;

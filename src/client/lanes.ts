@@ -7,7 +7,6 @@ import {
   LANES_OPEN_WAIT_MS,
   LANES_PAUSE_MAX_MS,
   LANES_PAUSE_MIN_MS,
-  LANES_POLL_MS,
   MADE_NOW,
   RAIL_HOLD_MS,
   RAIL_JOIN_MS,
@@ -33,8 +32,7 @@ import type { LanesOptions } from "./lane-options.ts";
 import { idOf, reasonOf, stateOf } from "./lane-phase.ts";
 import type { Down, LanesState, Phase, Rejoin } from "./lane-phase.ts";
 import { settledOf } from "./lane-requests.ts";
-import type { LanesFetch, LanesSettled, Outcome, Probed } from "./lane-requests.ts";
-import { Progress } from "./progress.ts";
+import type { LanesSettled, Outcome, Probed } from "./lane-requests.ts";
 import type { FetchWindow, Purpose } from "./source.ts";
 
 const NOTHING = Buffer.alloc(0);
@@ -123,13 +121,13 @@ export class Lanes {
 
   /**
    * Fetches records straight into slots; ACCEPTED means verified and decoded. Rejects when the call is given up or there are no
-   * lanes, and with FETCH_STALLED.
+   * lanes, and with FETCH_STALLED after `stallMs` without a byte (undefined: never).
    */
   async fetch(
     namespace: Buffer,
     window: FetchWindow,
     attempt: Attempt,
-    { stallMs, onProgress }: LanesFetch,
+    stallMs: number | undefined,
   ): Promise<LanesSettled> {
     const { arena, fidelity, keys, geometries, leases } = window;
     const trace = this.#told(window.trace ?? null);
@@ -137,7 +135,7 @@ export class Lanes {
     const how = { arena, fidelity, ...most };
     const begin = (id: LanesId): number =>
       lanesFetch(id, how, namespace, keys, geometries, leases, trace);
-    const outcome = await this.#run(begin, attempt, onProgress);
+    const outcome = await this.#run(begin, attempt);
     if (outcome.error?.code === "FETCH_STALLED") throw attempt.stalled(stallMs ?? 0);
     return settledOf(outcome, geometries.length);
   }
@@ -205,14 +203,10 @@ export class Lanes {
   }
 
   /** Runs a request on lanes that are up, or come up soon. An outcome with an error means that they broke. */
-  async #run(
-    begin: (id: LanesId) => number,
-    attempt: Attempt,
-    onProgress?: (bytes: number) => void,
-  ): Promise<Outcome> {
+  async #run(begin: (id: LanesId) => number, attempt: Attempt): Promise<Outcome> {
     for (;;) {
       const id = this.#freeId ?? (await this.#ready(attempt));
-      const outcome = await this.#ask(id, () => begin(id), attempt, onProgress);
+      const outcome = await this.#ask(id, () => begin(id), attempt);
       const refusal = outcome?.error?.code === "NO_MEMORY" ? outcome.error : null;
       if (refusal !== null) throw attempt.refused(refusal.message);
       if (outcome !== null) return outcome;
@@ -258,12 +252,7 @@ export class Lanes {
   }
 
   /** Runs one request. null: the lanes have ended; NO_MEMORY: one side takes no more. Rejects when given up, or out of retries. */
-  async #ask(
-    id: LanesId,
-    begin: () => number,
-    attempt: Attempt,
-    onProgress?: (bytes: number) => void,
-  ): Promise<Outcome | null> {
+  async #ask(id: LanesId, begin: () => number, attempt: Attempt): Promise<Outcome | null> {
     attempt.throwIfGivenUp();
     let request: number;
     try {
@@ -280,31 +269,22 @@ export class Lanes {
     const giveUp = (): void => {
       if (idOf(this.#phase) === id) lanesCancel(id, request);
     };
-    const progress = new Progress((bytes) => {
-      attempt.hasProgress = true;
-      onProgress?.(bytes);
-    });
-    const look = (): void => {
-      if (idOf(this.#phase) === id) progress.upTo(lanesProgress(id, request));
-    };
     const timer = setTimeout(() => {
       isLate = true;
-      look();
+      const bytes = idOf(this.#phase) === id ? lanesProgress(id, request) : null;
+      if (bytes !== null && bytes > 0) attempt.hasProgress = true;
       giveUp();
     }, attempt.leftMs);
-    const poll = onProgress === undefined ? undefined : setInterval(look, LANES_POLL_MS);
     attempt.onGivenUp(giveUp);
     try {
       const outcome = await new Promise<Outcome>((resolve) => this.#open.set(request, resolve));
       attempt.throwIfGivenUp();
       if (isLate && outcome.error !== null) throw attempt.late();
-      if (outcome.error === null || outcome.error.code === "BAD_RECORD")
-        progress.end(outcome.bytes);
+      if (outcome.error === null || outcome.error.code === "BAD_RECORD") attempt.hasProgress = true;
       this.#account(outcome, attempt);
       return outcome;
     } finally {
       clearTimeout(timer);
-      clearInterval(poll);
       attempt.offGivenUp(giveUp);
     }
   }

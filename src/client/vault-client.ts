@@ -207,16 +207,11 @@ export class VaultClient implements BlockStore {
     });
   }
 
-  /** `onProgress` gets the bytes that arrived since its last call. */
-  fetch(
-    namespace: Buffer,
-    window: FetchWindow,
-    options: FetchOptions & { onProgress?: (bytes: number) => void },
-  ): Promise<Settled> {
-    const { deadlineMs, stallMs, signal, onProgress } = options;
+  fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
+    const { deadlineMs, stallMs, signal } = options;
     const work = async (attempt: Attempt): Promise<Settled> => {
       const fetch = (part: FetchWindow): Promise<LanesSettled> =>
-        this.#session.lanes.fetch(namespace, part, attempt, { stallMs, onProgress });
+        this.#session.lanes.fetch(namespace, part, attempt, stallMs);
       const all = await fetch(window);
       for (let isBroken = all.isBroken; isBroken;) {
         const left = [...all.statuses.keys()].filter(

@@ -76,12 +76,10 @@ describe.skipIf(process.platform !== "linux")("two ways", () => {
     // On a busy machine the proxy may have been stalled for too long.
     await until(() => client.lanesOver === 2, "lanes over both ways");
     weather.set({ bytesPerSecond: 4 * MIB });
-    let arrived = 0;
-    const onProgress = (bytes: number): void => {
-      arrived += bytes;
-      if (arrived > 2 * MIB && weather.faults.lose === "none") weather.set({ lose: "both" });
-    };
-    const fetching = client.fetch(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS, onProgress });
+    const before = weather.counts.bytes;
+    const fetching = client.fetch(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS });
+    await until(() => weather.counts.bytes > before + 256 * 1024, "the first bytes");
+    weather.set({ lose: "both" });
     expect([...(await fetching).statuses]).toEqual(Array(BLOCKS).fill(ACCEPTED));
     for (let index = 0; index < BLOCKS; index += 1) {
       expect(pages.fetched(index).equals(noise(pages.bytes, index))).toBe(true);

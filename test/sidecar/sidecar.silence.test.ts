@@ -119,7 +119,7 @@ test("lanes that are taken and say nothing, and those that are never welcomed", 
   await client.hello(SOON_MS);
   await until(() => client.lanes === "up", "the lanes");
   const pages = await Pages.open(1, PAGE);
-  const fetching = client.fetch(NAMESPACE, pages.plan(), { deadlineMs: MS, onProgress: never });
+  const fetching = client.fetch(NAMESPACE, pages.plan(), { deadlineMs: MS });
   await Promise.all([
     expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
     // Ends at its own time, or with the lanes when another fetch is given up.

@@ -42,12 +42,7 @@ export class TestClient extends VaultClient {
   }
 
   /** Fetches records of this process's `makeRecord`: payloads as received, headers as verified. */
-  async take(
-    namespace: Buffer,
-    keys: Buffer,
-    deadlineMs: number,
-    onProgress: (bytes: number) => void = () => {},
-  ): Promise<Fetched> {
+  async take(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Fetched> {
     const count = keyCount(keys);
     const fetched = new Fetched();
     if (count === 0) return fetched;
@@ -68,7 +63,7 @@ export class TestClient extends VaultClient {
         geometries: Uint32Array.from(geometries),
         leases,
       };
-      const { statuses } = await this.fetch(namespace, plan, { deadlineMs, onProgress });
+      const { statuses } = await this.fetch(namespace, plan, { deadlineMs });
       for (const [item, status] of statuses.entries()) {
         const header = headers[item];
         if (status !== ItemStatus.ACCEPTED || header === null || header === undefined) {

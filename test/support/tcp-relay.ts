@@ -6,6 +6,8 @@ import { closeAfterTest } from "./vaults.ts";
 
 export interface TcpPeer {
   readonly address: string;
+  /** Bytes that came from the target. */
+  passed(): number;
   /** Resets every connection; new ones are taken. */
   cut(): void;
   close(): Promise<void>;
@@ -18,12 +20,15 @@ export interface Relay {
   adopt(socket: Socket): void;
   /** Resets every connection; new ones are taken. */
   cut(): void;
+  /** Bytes that came from the target. */
+  passed(): number;
 }
 
 /** Relays connections that another server accepts; `slow` throttles bytes from the target. */
 export function relayTo(target: { address: string }, slow?: { bytesPerTick: number }): Relay {
   const [host = "", port = ""] = target.address.split(":");
   const sockets = new Set<Socket>();
+  let passed = 0;
   const keep = (socket: Socket): void => {
     sockets.add(socket);
     socket.on("error", () => {});
@@ -37,16 +42,27 @@ export function relayTo(target: { address: string }, slow?: { bytesPerTick: numb
     const other = connect(Number(port), host);
     for (const each of [socket, other]) keep(each);
     socket.pipe(other);
-    if (slow === undefined) other.pipe(socket);
-    else trickle(other, socket, slow.bytesPerTick);
+    if (slow === undefined) {
+      other.on("data", ({ length }) => (passed += length));
+      other.pipe(socket);
+    } else {
+      trickle(other, socket, slow.bytesPerTick, (bytes) => (passed += bytes));
+    }
   };
-  return { adopt, cut };
+  return { adopt, cut, passed: () => passed };
 }
 
-function trickle(from: Socket, to: Socket, bytesPerTick: number): void {
+function trickle(
+  from: Socket,
+  to: Socket,
+  bytesPerTick: number,
+  onBytes: (bytes: number) => void,
+): void {
   const timer = setInterval(() => {
     const data = (from.read(bytesPerTick) ?? from.read()) as Buffer | null;
-    if (data !== null) to.write(data);
+    if (data === null) return;
+    onBytes(data.length);
+    to.write(data);
   }, TICK_MS);
   const end = (): void => {
     clearInterval(timer);
@@ -60,7 +76,7 @@ function trickle(from: Socket, to: Socket, bytesPerTick: number): void {
 /** Opens the same with its own port. */
 export function openRelay(target: { address: string }): Promise<TcpPeer> {
   const relay = relayTo(target);
-  return openPeer((socket) => relay.adopt(socket));
+  return openPeer((socket) => relay.adopt(socket), relay.passed);
 }
 
 /** Accepts connections and never sends a byte. */
@@ -68,7 +84,10 @@ export function openSilentPeer(): Promise<TcpPeer> {
   return openPeer((socket) => void socket.resume());
 }
 
-async function openPeer(onSocket: (socket: Socket) => void): Promise<TcpPeer> {
+async function openPeer(
+  onSocket: (socket: Socket) => void,
+  passed: () => number = () => 0,
+): Promise<TcpPeer> {
   const sockets = new Set<Socket>();
   const server: Server = createServer((socket) => {
     sockets.add(socket);
@@ -84,6 +103,7 @@ async function openPeer(onSocket: (socket: Socket) => void): Promise<TcpPeer> {
   return closeAfterTest({
     address: `127.0.0.1:${(server.address() as AddressInfo).port}`,
     cut,
+    passed,
     close: async () => {
       cut();
       if (!server.listening) return;

@@ -84,8 +84,7 @@ test("a read-only client reads others' records over lanes, and offers nothing", 
   await writer.store(NAMESPACE, pages.encode(), SOON_MS);
   const reader = clientOf(vault, shown(vault, TOKENS.read));
   await reader.hello(SOON_MS);
-  const options = { deadlineMs: SOON_MS, onProgress: () => {} };
-  const { statuses } = await reader.fetch(NAMESPACE, pages.plan(), options);
+  const { statuses } = await reader.fetch(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS });
   expect([[...statuses], reader.lanes, reader.isReadOnly]).toEqual([[1, 1, 1], "up", true]);
   expect(pages.fetched(2)).toEqual(noise(PAGE_BYTES, 2));
   const { counters } = vault.stats();

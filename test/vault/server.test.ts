@@ -102,13 +102,10 @@ describe("stop", () => {
     const client = openClient(vault);
     const records = makeRecords(20, { payloadBytes: MIB });
     await client.put(NAMESPACE, records, SOON_MS);
-    const closing: Promise<void>[] = [];
-    const onProgress = (): void => {
-      if (closing.length === 0) closing.push(vault.close(), vault.close());
-    };
-    const fetched = await client.take(NAMESPACE, keysOf(records), SOON_MS, onProgress);
-    expect(fetched.records.size).toBe(20);
-    expect(closing).toHaveLength(2);
+    const fetching = client.take(NAMESPACE, keysOf(records), SOON_MS);
+    await until(() => vault.counters.get("fetched") > 0, "the first record");
+    const closing = [vault.close(), vault.close()];
+    expect((await fetching).records.size).toBe(20);
     await Promise.all(closing);
     await expect(openClient(vault).hello(SOON_MS)).rejects.toMatchObject({ code: "VAULT_DOWN" });
     // The port is free again.

@@ -171,8 +171,8 @@ export const RAIL_PAUSE_MAX_MS = 120_000;
 /** Lanes move to returned addresses while idle; after the first time requests wait for that, at most the second. */
 export const RAIL_JOIN_MS = 10_000;
 export const RAIL_HOLD_MS = 1_000;
-/** Polling interval for a fetch's progress, and for the end of a listener's last requests. */
-export const LANES_POLL_MS = 20;
+/** Polling interval for the end of a listener's last requests. */
+export const LISTENER_POLL_MS = 20;
 
 // Configuration.
 /** A configuration file; a larger one is refused. */

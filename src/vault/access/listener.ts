@@ -7,7 +7,7 @@ import { getSystemErrorName } from "node:util";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { LISTENER_DEADLINE_MS } from "../../base/limits/access.ts";
 import {
-  LANES_POLL_MS,
+  LISTENER_POLL_MS,
   VAULT_CONNECTIONS_MAX,
   VAULT_PEER_CONNECTIONS_MAX,
   VAULT_PEER_WAITING_MAX,
@@ -178,7 +178,7 @@ export class VaultListener {
 
   /** Resolves when the open lane requests have ended. */
   async idle(): Promise<void> {
-    while (!this.#isClosed && listenerStatus(this.#id).requests > 0) await sleep(LANES_POLL_MS);
+    while (!this.#isClosed && listenerStatus(this.#id).requests > 0) await sleep(LISTENER_POLL_MS);
   }
 
   /** Cuts every connection. Idempotent. */

@@ -23,14 +23,28 @@ pub struct Places(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    places: HashMap<RecordKey, Place>,
-    /// Keys by age; one that was forgotten may still stand here.
-    ages: VecDeque<RecordKey>,
+    /// Each place with the number of its addition.
+    places: HashMap<RecordKey, (u64, Place)>,
+    /// Additions by age. An entry whose number differs from its place's belongs to a forgotten place.
+    ages: VecDeque<(u64, RecordKey)>,
+    added: u64,
+}
+
+impl Known {
+    fn drop_oldest(&mut self) {
+        let Some((number, key)) = self.ages.pop_front() else { return };
+        if self.places.get(&key).is_some_and(|(added, _)| *added == number) {
+            self.places.remove(&key);
+        }
+    }
 }
 
 impl Places {
     pub fn get(&self, namespace: &Hash, key: &PackedKey) -> Option<Place> {
-        self.known().places.get(&RecordKey::from_packed(*namespace, key)).cloned()
+        self.known()
+            .places
+            .get(&RecordKey::from_packed(*namespace, key))
+            .map(|(_, place)| place.clone())
     }
 
     pub fn add(&self, namespace: &Hash, object: &Arc<str>, entries: &[Entry]) {
@@ -38,14 +52,17 @@ impl Places {
         for Entry { key, offset, bytes } in entries {
             let key = RecordKey::from_packed(*namespace, key);
             let place = Place { object: Arc::clone(object), offset: *offset, bytes: *bytes };
-            if known.places.insert(key, place).is_none() {
-                known.ages.push_back(key);
+            if let Some((_, seen)) = known.places.get_mut(&key) {
+                *seen = place;
+                continue;
             }
+            known.added += 1;
+            let number = known.added;
+            known.places.insert(key, (number, place));
+            known.ages.push_back((number, key));
         }
         while known.ages.len() > S3_PLACES_MAX {
-            if let Some(oldest) = known.ages.pop_front() {
-                known.places.remove(&oldest);
-            }
+            known.drop_oldest();
         }
     }
 
@@ -54,10 +71,39 @@ impl Places {
     }
 
     pub fn forget_object(&self, object: &str) {
-        self.known().places.retain(|_, place| *place.object != *object);
+        self.known().places.retain(|_, (_, place)| *place.object != *object);
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tierkv_core::header::PACKED_KEY_BYTES;
+
+    use super::*;
+
+    const NAMESPACE: Hash = [7; 32];
+
+    fn entry(number: usize) -> Entry {
+        let mut key: PackedKey = [0; PACKED_KEY_BYTES];
+        key[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        Entry { key, offset: number as u64, bytes: 1 }
+    }
+
+    #[test]
+    fn a_place_that_was_forgotten_and_added_again_is_as_young_as_its_addition() {
+        let (places, object) = (Places::default(), Arc::from("object"));
+        places.add(&NAMESPACE, &object, &[entry(0), entry(1)]);
+        places.forget(&NAMESPACE, &entry(0).key);
+        places.add(&NAMESPACE, &object, &[entry(0)]);
+        let others: Vec<Entry> = (2..S3_PLACES_MAX).map(entry).collect();
+        places.add(&NAMESPACE, &object, &others);
+        assert!(places.get(&NAMESPACE, &entry(0).key).is_some());
+        places.add(&NAMESPACE, &object, &[entry(S3_PLACES_MAX)]);
+        assert!(places.get(&NAMESPACE, &entry(1).key).is_none(), "the oldest");
+        assert!(places.get(&NAMESPACE, &entry(0).key).is_some());
     }
 }
