@@ -9,13 +9,13 @@ import { ServingStatus } from "../wire/messages.ts";
 import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
 import { Archive } from "./archive.ts";
 import type { Attempt } from "./attempt.ts";
+import { VaultConnection } from "./connection.ts";
+import type { VaultClientOptions } from "./connection.ts";
 import type { FlushFeed } from "./flush-feed.ts";
 import { joinOffers, offered, offersOf } from "./found.ts";
 import type { LanesState } from "./lane-phase.ts";
 import type { LanesSettled, Probed } from "./lane-requests.ts";
 import type { TriedRail } from "./rails.ts";
-import { VaultSession } from "./session.ts";
-import type { VaultClientOptions } from "./session.ts";
 import { OF_A_REQUEST } from "./source.ts";
 import type {
   BlockStore,
@@ -42,45 +42,45 @@ export class VaultClient implements BlockStore {
   readonly address: string;
   /** The source of records that only its archive has. */
   readonly archive: Archive = new Archive(this);
-  readonly #session: VaultSession;
+  readonly #connection: VaultConnection;
 
   constructor(options: VaultClientOptions) {
     this.name = options.name;
     this.address = options.address;
-    this.#session = new VaultSession(options);
+    this.#connection = new VaultConnection(options);
   }
 
   /** Meters of bytes: `down` for fetches, `up` for stored records that the vault took. */
   get down(): Goodput {
-    return this.#session.down;
+    return this.#connection.down;
   }
 
   get up(): Goodput {
-    return this.#session.up;
+    return this.#connection.up;
   }
 
   get state(): PeerState {
-    return this.#session.state;
+    return this.#connection.state;
   }
 
   /** Why the vault is not up; empty while it is. */
   get trouble(): string {
-    return this.#session.trouble;
+    return this.#connection.trouble;
   }
 
   /** True while the vault must not be asked: its breaker is open, so calls fail at once, or no lane opens. */
   get isDown(): boolean {
-    return this.#session.isDown;
+    return this.#connection.isDown;
   }
 
   /** State of the lanes; without them no record travels. */
   get lanes(): LanesState {
-    return this.#session.lanes.state;
+    return this.#connection.lanes.state;
   }
 
   /** True where the vault lets this client only read. */
   get isReadOnly(): boolean {
-    return this.#session.isReadOnly;
+    return this.#connection.isReadOnly;
   }
 
   get refusal(): Refusal | null {
@@ -90,46 +90,46 @@ export class VaultClient implements BlockStore {
 
   /** Requests tried a second time, and ones that failed without a retry. */
   get retries(): { taken: number; refused: number } {
-    return this.#session.retries;
+    return this.#connection.retries;
   }
 
   /** Epoch in the last hello; null before the first. A new epoch means that the vault has lost its memory. */
   get epoch(): number | null {
-    return this.#session.epoch;
+    return this.#connection.epoch;
   }
 
   /** Capacity in bytes as last reported; null before the first hello. */
   get capacityBytes(): number | null {
-    return this.#session.capacityBytes;
+    return this.#connection.capacityBytes;
   }
 
   /** True while the vault, as last reported, is being drained and takes no new records. */
   get isDraining(): boolean {
-    return this.#session.isDraining;
+    return this.#connection.isDraining;
   }
 
   /** Number of rails its lanes use; 0: the lanes are not up. */
   get lanesOver(): number {
-    return this.#session.lanes.over;
+    return this.#connection.lanes.over;
   }
 
   /** Longest packet of the first rail; null: the system does not say. */
   get mtu(): number | null {
-    return this.#session.lanes.mtu;
+    return this.#connection.lanes.mtu;
   }
 
   /** Returns all rails to the vault, once each was tried; several where it announced further addresses. */
   rails(): Promise<TriedRail[]> {
-    return this.#session.rails();
+    return this.#connection.rails();
   }
 
   get flushes(): FlushFeed {
-    return this.#session.flushes;
+    return this.#connection.flushes;
   }
 
   /** Asks the vault, even while it counts as down. */
   hello(deadlineMs: number): Promise<m.HelloReply> {
-    return this.#session.hello(deadlineMs);
+    return this.#connection.hello(deadlineMs);
   }
 
   /** Returns a bitmap of the packed `keys` that the vault holds. */
@@ -144,9 +144,9 @@ export class VaultClient implements BlockStore {
     deadlineMs: number,
     purpose: Purpose = OF_A_REQUEST,
   ): Promise<readonly Offer[]> {
-    return this.#session.call("Lookup", deadlineMs, async (attempt, vault) => {
+    return this.#connection.call("Lookup", deadlineMs, async (attempt, vault) => {
       const ask = async (part: Buffer): Promise<readonly Offer[]> => {
-        const found = await this.#session.lanes.lookup(namespace, part, attempt, purpose);
+        const found = await this.#connection.lanes.lookup(namespace, part, attempt, purpose);
         if (found !== null) return offersOf(found, keyCount(part), this, this.archive);
         const { trace, isCounted } = purpose;
         const traced = trace === null ? {} : { trace };
@@ -165,7 +165,7 @@ export class VaultClient implements BlockStore {
 
   /** Returns a bitmap of the packed `keys`, at most KEYS_MAX, that would survive a power failure of the vault now. */
   durable(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
-    return this.#session.call("Lookup", deadlineMs, async ({ channel, options }) => {
+    return this.#connection.call("Lookup", deadlineMs, async ({ channel, options }) => {
       const request = { namespace, keys, askDurable: true };
       const { durable } = await channel.unary(vaultService.Lookup, request, options());
       return durable;
@@ -184,7 +184,7 @@ export class VaultClient implements BlockStore {
     flushed: number = MADE_NOW,
     trace: Buffer | null = null,
   ): Promise<ItemStatus[]> {
-    return this.#session.call("Store", deadlineMs, async (attempt, vault) => {
+    return this.#connection.call("Store", deadlineMs, async (attempt, vault) => {
       // No lane carries records that would be refused.
       if (vault.readOnly)
         throw new TierkvError("ROLE_MISSING", { role: "read", call: "Store", needed: "write" });
@@ -195,7 +195,7 @@ export class VaultClient implements BlockStore {
         const batch = left.flatMap((index) => items[index] ?? []);
         const keys = Buffer.concat(batch.map(({ key }) => key));
         const ids = Uint32Array.from(batch, ({ record }) => record.id);
-        const settled = await this.#session.lanes.store(namespace, keys, ids, attempt, ...on);
+        const settled = await this.#connection.lanes.store(namespace, keys, ids, attempt, ...on);
         for (const [at, index] of left.entries()) {
           statuses[index] = settled.statuses[at] as ItemStatus;
         }
@@ -211,7 +211,7 @@ export class VaultClient implements BlockStore {
     const { deadlineMs, stallMs, signal } = options;
     const work = async (attempt: Attempt): Promise<Settled> => {
       const fetch = (part: FetchWindow): Promise<LanesSettled> =>
-        this.#session.lanes.fetch(namespace, part, attempt, stallMs);
+        this.#connection.lanes.fetch(namespace, part, attempt, stallMs);
       const all = await fetch(window);
       for (let isBroken = all.isBroken; isBroken;) {
         const left = [...all.statuses.keys()].filter(
@@ -227,7 +227,7 @@ export class VaultClient implements BlockStore {
       }
       return all;
     };
-    return this.#session.call("Fetch", deadlineMs, work, signal, stallMs);
+    return this.#connection.call("Fetch", deadlineMs, work, signal, stallMs);
   }
 
   /** Fetches records undecoded, verified but not opened, into reserved ids of the native outbox. */
@@ -237,24 +237,24 @@ export class VaultClient implements BlockStore {
     records: readonly number[],
     deadlineMs: number,
   ): Promise<Settled> {
-    return this.#session.call("Fetch", deadlineMs, (attempt) =>
-      this.#session.lanes.take(namespace, keys, records, attempt),
+    return this.#connection.call("Fetch", deadlineMs, (attempt) =>
+      this.#connection.lanes.take(namespace, keys, records, attempt),
     );
   }
 
   /** Lists records of the vault, or of a session, after the last one of an earlier page (empty: from the first). */
   list(after: Buffer, deadlineMs: number, of: SessionName = ANYBODY): Promise<m.ListReply> {
     const request = { ...of, recordClass: classNumber(this.name), after };
-    return this.#session.call("List", deadlineMs, ({ channel, options }) =>
+    return this.#connection.call("List", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.List, request, options()),
     );
   }
 
   /** Drains the vault, which then takes no new records; with `isEnd` it does again. */
   drain(deadlineMs: number, isEnd = false): Promise<m.DrainReply> {
-    return this.#session.call("Drain", deadlineMs, async ({ channel, options }) => {
+    return this.#connection.call("Drain", deadlineMs, async ({ channel, options }) => {
       const reply = await channel.unary(vaultService.Drain, { end: isEnd }, options());
-      this.#session.isDraining = !isEnd;
+      this.#connection.isDraining = !isEnd;
       return reply;
     });
   }
@@ -266,7 +266,7 @@ export class VaultClient implements BlockStore {
     reason: string,
     deadlineMs: number,
   ): Promise<ItemStatus[]> {
-    return this.#session.call("Report", deadlineMs, async (attempt) => {
+    return this.#connection.call("Report", deadlineMs, async (attempt) => {
       const statuses: ItemStatus[] = [];
       for (const part of splitKeys(keys, REPORT_KEYS_MAX)) {
         const request = { namespace, keys: part, reason };
@@ -279,13 +279,13 @@ export class VaultClient implements BlockStore {
 
   /** Assigns records to a session, or keeps or ends it. At most one call's keys. */
   keep(request: m.KeepRequest, deadlineMs: number): Promise<m.KeepReply> {
-    return this.#session.call("Keep", deadlineMs, ({ channel, options }) =>
+    return this.#connection.call("Keep", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Keep, request, options()),
     );
   }
 
   async sessions(deadlineMs: number): Promise<m.Session[]> {
-    return this.#session.call("Sessions", deadlineMs, async ({ channel, options }) => {
+    return this.#connection.call("Sessions", deadlineMs, async ({ channel, options }) => {
       const { sessions } = await channel.unary(vaultService.Sessions, {}, options());
       return sessions;
     });
@@ -293,13 +293,13 @@ export class VaultClient implements BlockStore {
 
   /** Moves `chunks` MiB (at most 256) that are no record over the lanes, to the vault or from it, to measure the link alone. */
   probe(chunks: number, isToVault: boolean, deadlineMs: number): Promise<Probed> {
-    return this.#session.call("Probe", deadlineMs, (attempt) =>
-      this.#session.lanes.probe(chunks, isToVault, attempt),
+    return this.#connection.call("Probe", deadlineMs, (attempt) =>
+      this.#connection.lanes.probe(chunks, isToVault, attempt),
     );
   }
 
   stats(deadlineMs: number): Promise<m.StatsReply> {
-    return this.#session.call("Stats", deadlineMs, ({ channel, options }) =>
+    return this.#connection.call("Stats", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Stats, {}, options()),
     );
   }
@@ -320,14 +320,14 @@ export class VaultClient implements BlockStore {
       tenant,
       id,
     };
-    return this.#session.call("Flush", deadlineMs, ({ channel, options }) =>
+    return this.#connection.call("Flush", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Flush, request, options()),
     );
   }
 
   /** Leases a namespace of `measuringNamespace` for minutes; with `isEnd` drops what is stored under it. */
   measure(namespace: Buffer, deadlineMs: number, isEnd = false): Promise<m.MeasureReply> {
-    return this.#session.call("Measure", deadlineMs, ({ channel, options }) =>
+    return this.#connection.call("Measure", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Measure, { namespace, end: isEnd }, options()),
     );
   }
@@ -343,23 +343,23 @@ export class VaultClient implements BlockStore {
       const asked = { ...request, ...believed, flushed: this.flushes.number };
       const reply = await channel.unary(vaultService.Watch, asked, options());
       const { flushes, draining, capacityBytes } = reply;
-      this.#session.isDraining = draining;
-      if (capacityBytes > 0) this.#session.capacityBytes = capacityBytes;
+      this.#connection.isDraining = draining;
+      if (capacityBytes > 0) this.#connection.capacityBytes = capacityBytes;
       if (flushes !== null) this.flushes.receive(flushes);
     };
-    await this.#session.listen("Watch", deadlineMs, work, signal);
+    await this.#connection.listen("Watch", deadlineMs, work, signal);
   }
 
   /** Names a namespace's model, for flushes by model. */
   nameModel(namespace: Buffer, model: string, deadlineMs: number): Promise<m.NameReply> {
-    return this.#session.call("Name", deadlineMs, ({ channel, options }) =>
+    return this.#connection.call("Name", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Name, { namespace, model }, options()),
     );
   }
 
   /** True while the vault serves; false once it drains. Asks even while it counts as down. */
   async health(deadlineMs: number): Promise<boolean> {
-    const { status } = await this.#session.direct("Health", deadlineMs, ({ channel, options }) =>
+    const { status } = await this.#connection.direct("Health", deadlineMs, ({ channel, options }) =>
       channel.unary(healthService.Check, { service: VAULT_SERVICE_NAME }, options()),
     );
     return status === ServingStatus.SERVING;
@@ -367,7 +367,7 @@ export class VaultClient implements BlockStore {
 
   /** Cancels all calls under way and closes the connection. Idempotent. */
   close(): void {
-    this.#session.close();
+    this.#connection.close();
   }
 }
 

@@ -1,4 +1,4 @@
-// Owns the session with one vault: channel, hello after each connect, breaker, and the frame around every call.
+// Owns the connection to one vault: channel, hello after each connect, breaker, and the frame around every call.
 import type { RecordClass } from "../base/block.ts";
 import type { ErrorCode } from "../base/errors.ts";
 import { TierkvError } from "../base/errors.ts";
@@ -76,7 +76,7 @@ function speaksAgainstVault(error: TierkvError, attempt: Attempt): boolean {
 /** Name of the call that asks for records. */
 const WANTED = "Lookup";
 
-export class VaultSession {
+export class VaultConnection {
   readonly down: Goodput = new Goodput();
   readonly up: Goodput = new Goodput();
   readonly lanes: Lanes;
