@@ -1,5 +1,6 @@
 //! Owns the times of records behind slow reads: from an archive of 30 ms, and from the disk itself.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -17,6 +18,7 @@ use super::records::{key, put, record};
 use super::{MIB, ms, print};
 
 const READ_MS: u64 = 30;
+const WAIT: Duration = Duration::from_secs(60);
 const RECORDS: u64 = 64;
 const RECORD_BYTES: usize = 16 << 10;
 
@@ -62,6 +64,8 @@ fn archived(disk: &Folder, far: &Folder) -> Arc<Store> {
 struct Lanes {
     wires: Vec<Wire>,
     frames: Receiver<(Frame, Instant)>,
+    /// Times of whole records by request; those of a request that nobody waits for yet are kept.
+    arrived: HashMap<u32, Vec<Instant>>,
 }
 
 impl Lanes {
@@ -76,21 +80,22 @@ impl Lanes {
                 }
             });
         }
-        Self { wires, frames }
+        Self { wires, frames, arrived: HashMap::new() }
     }
 
     /// Times in ms of the arrivals of `count` records of a request begun at `begun`.
-    fn arrivals(&self, request: u32, count: u64, begun: Instant) -> Vec<f64> {
-        let mut arrivals = Vec::new();
-        while arrivals.len() < usize::try_from(count).unwrap() {
-            let (frame, at) = self.frames.recv().unwrap();
+    fn arrivals(&mut self, request: u32, count: u64, begun: Instant) -> Vec<f64> {
+        let count = usize::try_from(count).unwrap();
+        while self.arrived.get(&request).is_none_or(|times| times.len() < count) {
+            let (frame, at) = self.frames.recv_timeout(WAIT).expect("a record comes");
             assert_ne!(frame.kind, Kind::Status, "a record is missing");
             let is_last = frame.offset + u64::from(frame.bytes) == frame.record_bytes;
-            if frame.kind == Kind::Chunk && frame.request == request && is_last {
-                arrivals.push((at - begun).as_secs_f64() * 1e3);
+            if frame.kind == Kind::Chunk && is_last {
+                self.arrived.entry(frame.request).or_default().push(at);
             }
         }
-        arrivals
+        let times = self.arrived.remove(&request).unwrap_or_default();
+        times.iter().map(|&at| (at - begun).as_secs_f64() * 1e3).collect()
     }
 }
 
