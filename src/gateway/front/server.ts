@@ -11,8 +11,6 @@ import {
 } from "../../base/limits/gateway.ts";
 import { listenAt } from "../../base/listen.ts";
 import { nowMs } from "../../base/time.ts";
-import type { Engine } from "../engines/engine.ts";
-import type { Order } from "../engines/fleet.ts";
 import type { Choice } from "../score/router.ts";
 import { computeAhead } from "./ahead.ts";
 import type { Computed } from "./ahead.ts";
@@ -194,7 +192,8 @@ async function pass(
       target,
       body: held(body, release),
       model: asked.model,
-      choice: place === "any" ? choice : { ...choice, order: only(place) },
+      choice,
+      only: place === "any" ? null : place,
       losses,
       passage,
       hasEngine: options.hasEngine,
@@ -226,12 +225,6 @@ async function chosen(
   }
   return losses.allows(handed) ? { choice: await router.choose(asked), body: bytes } : "suspect";
 }
-
-/** Orders the one engine that holds what a request names; no other can answer it. */
-const only =
-  (engine: Engine): Order =>
-  (engines) =>
-    engines.filter((one) => one === engine);
 
 /** Lets go of the bytes, too, so that they can be collected while the answer passes. */
 function held(bytes: Buffer, release: () => void): Held {
