@@ -12,7 +12,7 @@ import {
 import { listenAt } from "../../base/listen.ts";
 import { nowMs } from "../../base/time.ts";
 import type { Choice } from "../score/router.ts";
-import { computeAhead } from "./ahead.ts";
+import { computeAhead, forOneToken } from "./ahead.ts";
 import type { Computed } from "./ahead.ts";
 import { Visit } from "./allowance.ts";
 import { fieldsOf, readBody } from "./body.ts";
@@ -218,7 +218,9 @@ async function chosen(
   if (choice.isLate || choice.ahead === null || typeof body !== "object" || body === null) {
     return { choice, body: bytes };
   }
-  const handed = await computeAhead({ ...from, body, passage }, choice.ahead, fleet);
+  const one = forOneToken(from.path, body);
+  if (one === null) return { choice, body: bytes };
+  const handed = await computeAhead({ ...from, body, one, passage }, choice.ahead, fleet);
   figures.handedOver(choice.ahead.engine.name, typeof handed !== "string");
   if (typeof handed !== "string") {
     return { choice: await router.choose(asked, handed.tokens), body: handed.body };
