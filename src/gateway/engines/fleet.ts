@@ -10,8 +10,8 @@ import { Health } from "./health.ts";
 import { FairQueue } from "./queue.ts";
 import type { Turn } from "./queue.ts";
 
-/** Why a request gets no engine. */
-export type Shed = "no_model" | "no_engine" | "queue_full" | "waited" | "gone";
+/** Why a request gets no engine; `no_holder`: the one engine that may answer it is down, drained or gone, or lacks the model. */
+export type Shed = "no_model" | "no_engine" | "no_holder" | "queue_full" | "waited" | "gone";
 
 export interface FleetOptions {
   engines: readonly string[];
@@ -30,10 +30,17 @@ export type Order = (engines: readonly Engine[]) => Engine[];
 /** Turn of a request about which nothing is known. */
 const ANY_TURN: Turn = { key: "", priority: 0, tokens: 1 };
 
-interface Waiter {
+/** Which engines a request may be sent to, best first. */
+interface Wanted {
   model: string | null;
   order: Order;
+  /** Engines already tried. */
   not: ReadonlySet<Engine>;
+  /** null: any engine. */
+  only: Engine | null;
+}
+
+interface Waiter extends Wanted {
   settle(result: Engine | Shed): void;
 }
 
@@ -112,15 +119,20 @@ export class Fleet {
 
   /**
    * Returns the first engine of `order` and counts this request there; call `leave` when the answer has ended. Waits in turn
-   * while none has room; a full queue sheds its last request. `not`: engines already tried.
+   * while none has room; a full queue sheds its last request. `not`: engines already tried. `only`: no other engine may answer.
    */
   enter(
     model: string | null,
     order: Order,
     signal: Abortable,
-    { not = new Set(), turn = ANY_TURN }: { not?: ReadonlySet<Engine>; turn?: Turn } = {},
+    {
+      not = new Set(),
+      only = null,
+      turn = ANY_TURN,
+    }: { not?: ReadonlySet<Engine>; only?: Engine | null; turn?: Turn } = {},
   ): Promise<Engine | Shed> {
-    const now = signal.aborted ? "gone" : this.#choose(model, order, not);
+    const wanted: Wanted = { model, order, not, only };
+    const now = signal.aborted ? "gone" : (this.#missing(wanted) ?? this.#choose(wanted));
     if (now !== null) return Promise.resolve(now);
     return new Promise((resolve) => {
       const onGone = (): void => waiter.settle("gone");
@@ -131,7 +143,7 @@ export class Fleet {
         this.#waiting.remove(waiter, typeof result !== "string");
         resolve(result);
       };
-      const waiter: Waiter = { model, order, not, settle };
+      const waiter: Waiter = { ...wanted, settle };
       signal.addEventListener("abort", onGone, { once: true });
       this.#waiting.add(waiter, turn)?.settle("queue_full");
     });
@@ -178,16 +190,26 @@ export class Fleet {
     return engine.status();
   }
 
-  /** Returns null where all engines that could take the request are full. */
-  #choose(model: string | null, order: Order, not: ReadonlySet<Engine>): Engine | Shed | null {
-    const able = this.able(model).filter((engine) => !not.has(engine));
-    if (able.length === 0) {
-      const isKnown = model === null || this.engines.some((engine) => engine.serves(model));
-      // An empty fleet, or an engine that is down, leaves open whether the model exists.
-      const isSure = this.engines.length > 0 && this.engines.every(({ isUp }) => isUp);
-      return isKnown || !isSure ? "no_engine" : "no_model";
-    }
-    const [first] = order(able.filter(({ hasRoom }) => hasRoom));
+  #ableFor({ model, not, only }: Wanted): Engine[] {
+    return this.able(model).filter(
+      (engine) => !not.has(engine) && (only === null || engine === only),
+    );
+  }
+
+  /** Returns why no engine could take the request even if all had room; null: one could. */
+  #missing(wanted: Wanted): Shed | null {
+    const { model, only } = wanted;
+    if (this.#ableFor(wanted).length > 0) return null;
+    const isKnown = model === null || this.engines.some((engine) => engine.serves(model));
+    // An empty fleet, or an engine that is down, leaves open whether the model exists.
+    const isSure = this.engines.length > 0 && this.engines.every(({ isUp }) => isUp);
+    if (!isKnown && isSure) return "no_model";
+    return only === null ? "no_engine" : "no_holder";
+  }
+
+  /** Counts the request at its first engine with room; null: all are full. */
+  #choose(wanted: Wanted): Engine | null {
+    const [first] = wanted.order(this.#ableFor(wanted).filter(({ hasRoom }) => hasRoom));
     if (first === undefined) return null;
     first.inFlight += 1;
     return first;
@@ -197,11 +219,13 @@ export class Fleet {
   #wake(): void {
     const stuck = new Set<string | null>();
     for (const waiter of this.#waiting.items()) {
-      const { model, order, not } = waiter;
-      if (stuck.has(model)) continue;
-      const result = this.#choose(model, order, not);
+      const { model, not, only } = waiter;
+      const missing = this.#missing(waiter);
+      if (missing === null && stuck.has(model)) continue;
+      const result = missing ?? this.#choose(waiter);
       if (result !== null) waiter.settle(result);
-      else if (not.size === 0) stuck.add(model);
+      // Others may find room where this one may not go.
+      else if (not.size === 0 && only === null) stuck.add(model);
     }
   }
 }

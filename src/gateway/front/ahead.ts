@@ -8,6 +8,7 @@ import type { Abortable } from "../engines/ending.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Ahead } from "../score/router.ts";
+import { formOf, MESSAGES, RESPONSES } from "../tokens/prompt.ts";
 import type { Fields } from "../tokens/prompt.ts";
 import { fieldsOf } from "./body.ts";
 import { headersToEngine } from "./headers.ts";
@@ -20,8 +21,28 @@ export interface Computed {
   response: ServerResponse;
   /** The body, parsed. */
   body: object;
+  /** The body that asks for one token of an answer (`forOneToken`). */
+  one: object;
   path: string;
   passage: Passage;
+}
+
+/** Returns a body of the same prompt that ends with one token and leaves nothing stored; null: its API has no such request. */
+export function forOneToken(path: string, body: object): object | null {
+  const { stream_options: _unused, min_tokens: _fewest, ...rest } = body as Fields;
+  switch (formOf(path, rest)) {
+    case RESPONSES:
+      return { ...rest, stream: false, store: false, background: false, max_output_tokens: 1 };
+    case MESSAGES:
+      // An answer must have more tokens than are budgeted for thinking.
+      return "budget_tokens" in fieldsOf(rest["thinking"])
+        ? null
+        : { ...rest, stream: false, max_tokens: 1 };
+    default: {
+      const one = { ...rest, stream: false, n: 1, max_tokens: 1 };
+      return "max_completion_tokens" in rest ? { ...one, max_completion_tokens: 1 } : one;
+    }
+  }
 }
 
 /** The request for the engine that answers. */
@@ -66,18 +87,15 @@ export async function computeAhead(
 }
 
 async function compute(
-  { request, body, path, passage }: Computed,
+  { request, one, path, passage }: Computed,
   engine: Engine,
   signal: Abortable,
 ): Promise<{ tokens: number } | null> {
-  const { stream_options: _unused, min_tokens: _fewest, ...rest } = body as Fields;
-  const one = withParams({ ...rest, stream: false, n: 1, max_tokens: 1 }, true, {});
-  const isChat = "max_completion_tokens" in rest;
   const answer = await engine.pool.request({
     method: "POST",
     path,
     headers: headersToEngine(request, passage, engine.access),
-    body: JSON.stringify(isChat ? { ...one, max_completion_tokens: 1 } : one),
+    body: JSON.stringify(withParams(one, true, {})),
     signal: Ending.of(signal),
   });
   const text = await textWithin(answer.body, GATEWAY_HANDOFF_BYTES_MAX);

@@ -10,6 +10,8 @@ export interface Offered {
   /** null: any engine may answer. */
   model: string | null;
   order: Order;
+  /** The one engine that can answer, because it holds what the request names; absent: any can. */
+  only?: Engine | null;
   /** undefined: nothing is known about its turn. */
   turn?: Turn;
   losses: Losses;
@@ -31,17 +33,17 @@ export class Attempts {
 
   /** Whether no other attempt may follow the current one. */
   get isLast(): boolean {
-    const { model } = this.#offered;
-    return this.#count === GATEWAY_TRIES_MAX || !this.#fleet.hasUntried(this.#tried, model);
+    const { model, only = null } = this.#offered;
+    if (this.#count === GATEWAY_TRIES_MAX || only !== null) return true;
+    return !this.#fleet.hasUntried(this.#tried, model);
   }
 
   /** Counts the request at an engine, for which `fleet.leave` must be called; or returns why there is none. */
   async next(signal: Abortable): Promise<Engine | Shed | "failed"> {
     if (this.#count === GATEWAY_TRIES_MAX) return "failed";
-    const { model } = this.#offered;
     const engine = await this.#enter(signal);
     if (typeof engine === "string") {
-      const isOwn = engine === "gone" || this.#count === 0 || !this.#fleet.hasAny(model);
+      const isOwn = engine === "gone" || this.#count === 0 || !this.#isServed();
       return isOwn ? engine : "failed";
     }
     this.#count += 1;
@@ -56,23 +58,34 @@ export class Attempts {
     return this.#offered.losses.allows(failure);
   }
 
+  /** Whether an engine is there that could answer, tried or not. */
+  #isServed(): boolean {
+    const { model, only = null } = this.#offered;
+    return only === null ? this.#fleet.hasAny(model) : this.#fleet.able(model).includes(only);
+  }
+
   async #enter(signal: Abortable): Promise<Engine | Shed> {
+    const { only = null } = this.#offered;
     const back = this.#back;
     this.#back = null;
     if (back !== null) {
       this.#returned.add(back);
-      const others = new Set(this.#fleet.engines.filter((engine) => engine !== back));
-      const entered = await this.#enterBut(others, signal);
-      // Otherwise the engine went down, is drained or left meanwhile.
-      if (entered !== "no_engine" && entered !== "no_model") return entered;
+      const entered = await this.#enterAt(back, new Set(), signal);
+      // The engine went down, is drained or left meanwhile.
+      if (entered !== "no_holder") return entered;
     }
-    return await this.#enterBut(this.#tried, signal);
+    return await this.#enterAt(only, this.#tried, signal);
   }
 
-  #enterBut(not: ReadonlySet<Engine>, signal: Abortable): Promise<Engine | Shed> {
+  #enterAt(
+    only: Engine | null,
+    not: ReadonlySet<Engine>,
+    signal: Abortable,
+  ): Promise<Engine | Shed> {
     const { model, order, turn } = this.#offered;
     return this.#fleet.enter(model, order, signal, {
       not,
+      only,
       ...(turn === undefined ? {} : { turn }),
     });
   }

@@ -46,6 +46,8 @@ export interface Exchange {
   /** null: any engine may answer. */
   model: string | null;
   choice: Choice;
+  /** The one engine that can answer; null: any can. */
+  only: Engine | null;
   /** Engines lost while the request waited there. */
   losses: Losses;
   passage: Passage;
@@ -105,9 +107,9 @@ async function tryEngines(
   signal: Abortable,
 ): Promise<"done" | Refused> {
   const { fleet, figures } = to;
-  const { model, choice, losses } = exchange;
+  const { model, choice, only, losses } = exchange;
   const { order, turn } = choice;
-  const attempts = new Attempts(fleet, { model, order, turn, losses });
+  const attempts = new Attempts(fleet, { model, order, only, turn, losses });
   for (;;) {
     const engine = await attempts.next(signal);
     if (typeof engine === "string") return engine === "gone" ? "failed" : engine;

@@ -66,6 +66,11 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
     "ServiceUnavailableError",
     "no engine of this model answers, or all are drained",
   ],
+  no_holder: [
+    503,
+    "ServiceUnavailableError",
+    "the engine that holds this stored answer does not answer, is drained, or serves another model",
+  ],
   failed: [502, "BadGatewayError", "the engine broke off before its answer began"],
   suspect: [
     502,

@@ -11,10 +11,8 @@ import {
 } from "../../base/limits/gateway.ts";
 import { listenAt } from "../../base/listen.ts";
 import { nowMs } from "../../base/time.ts";
-import type { Engine } from "../engines/engine.ts";
-import type { Order } from "../engines/fleet.ts";
 import type { Choice } from "../score/router.ts";
-import { computeAhead } from "./ahead.ts";
+import { computeAhead, forOneToken } from "./ahead.ts";
 import type { Computed } from "./ahead.ts";
 import { Visit } from "./allowance.ts";
 import { fieldsOf, readBody } from "./body.ts";
@@ -194,7 +192,8 @@ async function pass(
       target,
       body: held(body, release),
       model: asked.model,
-      choice: place === "any" ? choice : { ...choice, order: only(place) },
+      choice,
+      only: place === "any" ? null : place,
       losses,
       passage,
       hasEngine: options.hasEngine,
@@ -219,19 +218,15 @@ async function chosen(
   if (choice.isLate || choice.ahead === null || typeof body !== "object" || body === null) {
     return { choice, body: bytes };
   }
-  const handed = await computeAhead({ ...from, body, passage }, choice.ahead, fleet);
+  const one = forOneToken(from.path, body);
+  if (one === null) return { choice, body: bytes };
+  const handed = await computeAhead({ ...from, body, one, passage }, choice.ahead, fleet);
   figures.handedOver(choice.ahead.engine.name, typeof handed !== "string");
   if (typeof handed !== "string") {
     return { choice: await router.choose(asked, handed.tokens), body: handed.body };
   }
   return losses.allows(handed) ? { choice: await router.choose(asked), body: bytes } : "suspect";
 }
-
-/** Orders the one engine that holds what a request names; no other can answer it. */
-const only =
-  (engine: Engine): Order =>
-  (engines) =>
-    engines.filter((one) => one === engine);
 
 /** Lets go of the bytes, too, so that they can be collected while the answer passes. */
 function held(bytes: Buffer, release: () => void): Held {

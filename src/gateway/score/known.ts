@@ -36,6 +36,8 @@ export interface Known {
   tokens: number;
   /** Tokens by the size of the request, where they are not known; 0 where they are. */
   estimate: number;
+  /** Whether engines compute it whole, whatever they or vaults hold. */
+  isComputed: boolean;
   /** Spans by engine, of its best member; nothing is known to be held by an engine that is absent. */
   spans: ReadonlyMap<Engine, Span>;
   /** By engine; several where it has data-parallel ranks. */
@@ -49,6 +51,7 @@ const BYTES_PER_TOKEN = 4;
 export const unknown = (bytes: number): Known => ({
   tokens: 0,
   estimate: Math.ceil(bytes / BYTES_PER_TOKEN),
+  isComputed: false,
   spans: new Map(),
   parts: new Map(),
 });
@@ -114,7 +117,7 @@ export class Knowing {
     if (asker === undefined) return unknown(bytes);
     const tokens = await tokenizer.tokensOf(prompt, asker);
     if (tokens === null) return unknown(bytes);
-    if (prompt.isComputed) return { ...unknown(0), tokens: tokens.length };
+    if (prompt.isComputed) return { ...unknown(0), tokens: tokens.length, isComputed: true };
     const groups = this.#groups(prompt, tokens);
     const views = await Promise.all(groups.map((group) => viewOf(group, tokens)));
     const known = this.#held(prompt, tokens.length, groups, views);
@@ -178,7 +181,7 @@ export class Knowing {
         if (held >= (spans.get(engine)?.held ?? 0)) spans.set(engine, span);
       }
     }
-    return { tokens, estimate: 0, spans, parts };
+    return { tokens, estimate: 0, isComputed: false, spans, parts };
   }
 
   /** Returns true where more of the prompt is known to be held than before. */

@@ -134,7 +134,7 @@ export class Router {
    */
   #aheadOf(known: Known, model: string | null): Ahead | null {
     const { fleet, index, prefillTokens, roster } = this.#options;
-    if (model === null || known.tokens < prefillTokens) return null;
+    if (model === null || known.isComputed || known.tokens < prefillTokens) return null;
     const sooner = soonest(
       (engine) => this.#costMs(engine, known),
       () => 0,

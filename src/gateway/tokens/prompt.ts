@@ -22,8 +22,8 @@ type Common = Pick<Prompt, "model" | "salt" | "isComputed">;
 
 const COMPLETIONS = "/v1/completions";
 const CHAT = "/v1/chat/completions";
-const MESSAGES = "/v1/messages";
-const RESPONSES = "/v1/responses";
+export const MESSAGES = "/v1/messages";
+export const RESPONSES = "/v1/responses";
 /** vLLM takes any form there, and tells it by its fields. */
 const INVOCATIONS = "/invocations";
 
@@ -118,7 +118,8 @@ const FORMS: ReadonlyMap<string, (fields: Fields, common: Common) => Prompt | nu
 
 const textOf = (value: unknown): string => (typeof value === "string" ? value : "");
 
-function formOf(path: string, fields: Fields): string {
+/** Returns the path of the API whose form a request has. */
+export function formOf(path: string, fields: Fields): string {
   if (path !== INVOCATIONS) return path;
   return "messages" in fields ? CHAT : COMPLETIONS;
 }

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MODEL = "published"
 #: Tokens of an answer.
 ANSWER = 8
+#: Tokens of an agent's turn, whole: its framework refuses a Responses answer that was cut.
+TURN = 64
 #: A prompt that the engine refuses, because it is longer than the server's `--max-model-len`.
 LONG = "word " * 3000
 
@@ -277,7 +279,7 @@ def _agent(url: str, kind: type, *, is_streamed: bool) -> Any:
                 model=kind(MODEL, client),
                 tools=[weather],
                 model_settings=ModelSettings(
-                    temperature=0, tool_choice="required", max_tokens=3 * ANSWER
+                    temperature=0, tool_choice="required", max_tokens=TURN
                 ),
             )
             if not is_streamed:

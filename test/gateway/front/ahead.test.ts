@@ -2,6 +2,7 @@
 import { expect, onTestFinished, test } from "vitest";
 import { call, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
+import { tokensOf } from "../../support/sim-engine.ts";
 import type { SimEngine } from "../../support/sim-engine.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 
@@ -12,9 +13,13 @@ interface Split extends Scene {
   answers: SimEngine;
   computes: SimEngine;
   ask(prompt: string, more?: object): Promise<Answer>;
+  send(path: string, body: object): Promise<Answer>;
   /** Makes whoever answers busy for two seconds, as it is believed, until the call. */
   occupy(): Promise<() => void>;
 }
+
+/** Renders a prompt: a token for each of its characters. */
+const ofText = (text: unknown): number[] => tokensOf(JSON.stringify(text));
 
 /** An engine that answers, and one that computes prompts for it. */
 async function split(): Promise<Split> {
@@ -33,8 +38,10 @@ async function split(): Promise<Split> {
     answers,
     computes,
     ask: (prompt, more = {}) =>
-      call(scene.url, "/v1/completions", {
-        body: JSON.stringify({ model: "m", prompt, stream: true, max_tokens: 5, ...more }),
+      made.send("/v1/completions", { prompt, stream: true, max_tokens: 5, ...more }),
+    send: (path, body) =>
+      call(scene.url, path, {
+        body: JSON.stringify({ model: "m", ...body }),
         headers: { "content-type": "application/json" },
       }),
     async occupy() {
@@ -95,6 +102,73 @@ test("what a client says itself in its parameters stays", async () => {
   open();
   expect((await asked).code).toBe(200);
 });
+
+const LONG = "op".repeat(400);
+const MESSAGES = [{ role: "user", content: LONG }];
+
+test.each([
+  [
+    "a chat",
+    "/v1/chat/completions",
+    { messages: MESSAGES, max_tokens: 5 },
+    { max_tokens: 1, n: 1 },
+  ],
+  [
+    "a newer chat",
+    "/v1/chat/completions",
+    { messages: MESSAGES, max_completion_tokens: 5 },
+    { max_tokens: 1, max_completion_tokens: 1, n: 1 },
+  ],
+  ["a message", "/v1/messages", { messages: MESSAGES, max_tokens: 5 }, { max_tokens: 1 }],
+  [
+    "a response",
+    "/v1/responses",
+    { input: LONG, max_output_tokens: 5, store: true, background: true },
+    { max_output_tokens: 1, store: false, background: false },
+  ],
+  ["an invocation", "/invocations", { prompt: LONG, max_tokens: 5 }, { max_tokens: 1, n: 1 }],
+])(
+  "%s is computed ahead for one token, and leaves nothing stored",
+  async (_name, path, body, one) => {
+    const { answers, computes, send, occupy } = await split();
+    for (const engine of [answers, computes]) {
+      engine.rendered = (_path, { prompt, messages, input }) => ofText(prompt ?? messages ?? input);
+    }
+    const open = await occupy();
+    const asked = send(path, { ...body, stream: true });
+    await until(() => answers.asked.length === 2);
+    const params = { kv_transfer_params: { tierkv: { report: false, handoff: true } } };
+    const given = { model: "m", ...body, stream: false, ...one, ...params };
+    expect(computes.asked.map(({ body: text }) => JSON.parse(text) as unknown)).toEqual([given]);
+    expect(JSON.parse(answers.asked[1]!.body)).toMatchObject(body);
+    open();
+    expect((await asked).code).toBe(200);
+  },
+);
+
+test.each([
+  ["scored", "/v1/completions", { prompt: LONG, prompt_logprobs: 1 }],
+  ["echoed", "/v1/chat/completions", { messages: MESSAGES, echo: true }],
+  [
+    "thought about",
+    "/v1/messages",
+    { messages: MESSAGES, max_tokens: 2000, thinking: { type: "enabled", budget_tokens: 1024 } },
+  ],
+])(
+  "a prompt that is %s is computed by the engine that answers alone",
+  async (_name, path, body) => {
+    const { answers, computes, send, occupy } = await split();
+    for (const engine of [answers, computes]) {
+      engine.rendered = (_path, { prompt, messages }) => ofText(prompt ?? messages);
+    }
+    const open = await occupy();
+    const asked = send(path, body);
+    await until(() => answers.asked.length === 2);
+    expect(computes.asked).toEqual([]);
+    open();
+    expect((await asked).code).toBe(200);
+  },
+);
 
 test("an engine that computes for others answers nobody, and does nothing where another one is idle", async () => {
   const { answers, computes, ask, occupy, url } = await split();

@@ -221,3 +221,73 @@ test("a server's own counters are no sign of its core", () => {
   expect(countersIn(text)).toBe('vllm:a{x="1"} 2');
   expect(countersIn("http_requests_total 5\n")).toBeNull();
 });
+
+/** A gateway before two engines with room for one request each; the first holds the stored answer `resp_0`. */
+async function holding(): Promise<Scene & { goOn(): Promise<Answer> }> {
+  // Whoever waits here by mistake outlasts the test.
+  const scene = await gatewayBefore([["m"], ["m"]], { inFlightMax: 1, waitMs: 600_000 });
+  const { engines, url } = scene;
+  engines[0]!.more = { id: "resp_0" };
+  const create = { body: '{"model":"m","input":"x"}', headers: JSON_TYPE };
+  while (engines[0]!.asked.length === 0) await call(url, "/v1/responses", create);
+  for (const engine of engines) engine.asked.length = 0;
+  const next = '{"model":"m","input":"y","previous_response_id":"resp_0"}';
+  return { ...scene, goOn: () => call(url, "/v1/responses", { body: next, headers: JSON_TYPE }) };
+}
+
+test("a request for a stored answer ends as soon as the engine that holds it is down", async () => {
+  const { engines, url, goOn } = await holding();
+  const [holder, other] = engines as [SimEngine, SimEngine];
+  let open: () => void = () => {};
+  const gate = new Promise<void>((resolve) => (open = resolve));
+  for (const engine of engines) engine.gate = gate;
+  const sent = goOn();
+  await until(() => holder.asked.length === 1);
+  const elsewhere = ask(url, "hello");
+  await until(() => other.asked.length === 1);
+  // These wait: one for any engine, then one for the holder alone.
+  const waiting = ask(url, "next");
+  await until(async () => (await waitingAt(url)) === 1);
+  const waits = goOn();
+  await until(async () => (await waitingAt(url)) === 2);
+  holder.isHealthy = false;
+  for (const { code, headers, text } of [await sent, await waits, await goOn()]) {
+    expect([code, headers["retry-after"]]).toEqual([503, "1"]);
+    expect(text).toContain("the engine that holds this stored answer");
+  }
+  open();
+  for (const one of [elsewhere, waiting]) expect((await one).code).toBe(200);
+});
+
+test("a request that waits for the engine of its stored answer holds up no others", async () => {
+  const { engines, url, goOn } = await holding();
+  const [holder, other] = engines as [SimEngine, SimEngine];
+  let open: () => void = () => {};
+  holder.gate = new Promise<void>((resolve) => (open = resolve));
+  const sent = goOn();
+  await until(() => holder.asked.length === 1);
+  const waits = goOn();
+  await until(async () => (await waitingAt(url)) === 1);
+  let release: () => void = () => {};
+  other.gate = new Promise<void>((resolve) => (release = resolve));
+  const first = ask(url, "hello");
+  await until(() => other.asked.length === 1);
+  const second = ask(url, "next");
+  await until(async () => (await waitingAt(url)) === 2);
+  release();
+  for (const one of [first, second]) expect((await one).code).toBe(200);
+  open();
+  for (const one of [sent, waits]) expect((await one).code).toBe(200);
+});
+
+test("an engine's own refusal of a stored answer passes", async () => {
+  const { engines, goOn } = await holding();
+  engines[0]!.fault = "busy";
+  const { code, headers, text } = await goOn();
+  expect([code, headers["retry-after"], text]).toEqual([503, "7", "busy"]);
+});
+
+async function waitingAt(url: string): Promise<number> {
+  const { text } = await call(url, "/metrics");
+  return Number(/^tierkv_gateway_waiting (\d+)$/m.exec(text)?.[1]);
+}

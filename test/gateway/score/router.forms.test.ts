@@ -1,10 +1,9 @@
 // Owns the proof that every form of the API goes where its prompt is held, by the tokens that the engine itself renders.
-import { expect, onTestFinished, test } from "vitest";
-import type { Preset } from "../../../src/config/config.ts";
-import { call, gatewayBefore, until } from "../../support/gateways.ts";
-import type { Answer, Scene } from "../../support/gateways.ts";
+import { expect, test } from "vitest";
+import { call, until } from "../../support/gateways.ts";
+import type { Answer } from "../../support/gateways.ts";
+import { renderingEngines } from "../../support/rendering-engines.ts";
 import { tokensOf } from "../../support/sim-engine.ts";
-import { SimPublisher } from "../../support/sim-publisher.ts";
 
 const LONG = "a long system prompt. ".repeat(40);
 const CALL = { id: "c", type: "function", function: { name: "f", arguments: '{"x":1.0}' } };
@@ -46,43 +45,6 @@ const user = (...texts: readonly string[]): object[] =>
 const parts = (...texts: readonly string[]): object[] =>
   texts.map((text) => ({ type: "text", text }));
 
-/** As an engine with a template of its own: whatever is in these fields is in the prompt, in this order. */
-function rendered(_path: string, fields: Readonly<Record<string, unknown>>): number[] {
-  const { prompt, reasoning_effort, documents, tools, system, instructions, messages, input } =
-    fields;
-  if (prompt !== undefined) {
-    const one =
-      Array.isArray(prompt) && typeof prompt[0] !== "number" ? (prompt[0] as string) : prompt;
-    return tokensOf(one as string | number[]);
-  }
-  const said = [reasoning_effort, documents, tools, system, instructions, messages, input];
-  return tokensOf(said.map((one) => JSON.stringify(one) ?? "").join("|"));
-}
-
-async function before(
-  count = 4,
-  preset: Preset = "earliest-token",
-): Promise<Scene & { publishers: SimPublisher[] }> {
-  const publishers = await Promise.all(
-    Array.from({ length: count }, () => new SimPublisher({ blockSize: 16 }).start()),
-  );
-  onTestFinished(() => {
-    for (const publisher of publishers) publisher.stop();
-  });
-  const models = publishers.map(() => ["m"]);
-  const scene = await gatewayBefore(models, { preset }, publishers);
-  for (const [at, engine] of scene.engines.entries()) {
-    engine.rendered = rendered;
-    engine.tokenize = (body) => rendered("", JSON.parse(body) as Record<string, unknown>);
-    engine.onPrompt = (tokens) => publishers[at]!.take(tokens);
-  }
-  await until(async () => {
-    const { text } = await call(scene.url, "/metrics");
-    return [...text.matchAll(/events_live\{.*\} 1$/gm)].length === count;
-  });
-  return { ...scene, publishers };
-}
-
 const ask = (url: string, path: string, body: object): Promise<Answer> =>
   call(url, path, {
     body: JSON.stringify({ model: "m", stream: true, ...body }),
@@ -91,7 +53,7 @@ const ask = (url: string, path: string, body: object): Promise<Answer> =>
 
 test.each(FORMS)("%s goes where it is held", async (_name, path, body) => {
   // By what is held alone: times of a busy machine decide nothing.
-  const { url, publishers } = await before(4, "prefix-weighted");
+  const { url, publishers } = await renderingEngines(4, "prefix-weighted");
   const engineOf = ({ headers }: Answer): unknown =>
     headers["x-gateway-destination-endpoint-served"];
   const first = await ask(url, path, body("first question"));
@@ -130,7 +92,7 @@ const SCORES: readonly [path: string, more: object, isComputed: boolean][] = [
 ];
 
 test.each(SCORES)("%s with %j reads cached blocks, or claims none", async (path, more, isNone) => {
-  const { url } = await before(1);
+  const { url } = await renderingEngines(1);
   const body = path === "/v1/completions" ? { prompt: LONG } : { messages: user(LONG) };
   await ask(url, path, body);
   const answer = await ask(url, path, { ...body, ...more });
@@ -141,7 +103,7 @@ test.each(SCORES)("%s with %j reads cached blocks, or claims none", async (path,
 test.each([404, 403])(
   "an engine without such a route (%i) is asked once, and its requests go by load",
   async (code) => {
-    const { url, engines } = await before(1);
+    const { url, engines } = await renderingEngines(1);
     Object.assign(engines[0]!, { rendered: null, routeless: code });
     const body = { system: LONG, messages: user("q") };
     for (let n = 0; n < 3; n += 1) {
@@ -153,7 +115,7 @@ test.each([404, 403])(
 );
 
 test("a prompt of unknown tokens counts by its size in the queue of its engine", async () => {
-  const { url, engines } = await before(2);
+  const { url, engines } = await renderingEngines(2);
   for (const engine of engines) engine.rendered = null;
   let open: () => void = () => {};
   const gate = new Promise<void>((resolve) => (open = resolve));
