@@ -397,6 +397,9 @@ pub const SHM_PROBES_MAX: u64 = 1024;
 /// Records that a search for room in a shared region looks at in one turn with the lock, so that it takes a few ms at most.
 pub const SHM_EVICT_LOOKS_MAX: u64 = 4096;
 
+/// Part of a region, one in so many, whose records came last and are evicted only if nothing else can be.
+pub const SHM_YOUNG_SHARE: u64 = 8;
+
 /// Turns with the lock for one search for room.
 pub const SHM_EVICT_TURNS_MAX: u64 = 32;
 

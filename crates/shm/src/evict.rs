@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tierkv_core::limits::SHM_EVICT_LOOKS_MAX;
+use tierkv_core::limits::{SHM_EVICT_LOOKS_MAX, SHM_YOUNG_SHARE};
 
 use crate::chunks::Extent;
 use crate::layout::{EVICTED_AT, HAND_AT, entry};
@@ -100,13 +100,15 @@ impl<F: Fabric> Table<'_, F> {
     /// Frees `count` adjacent chunks at the hand. Of the runs that it passes it takes the first without a record that was requested
     /// since the hand passed it, otherwise the run with the fewest. A run is no longer than needed, so that of records
     /// that are no larger it evicts at most twice the room. Records lie in the order in which they came, so that the youngest,
-    /// behind the hand, are passed last.
+    /// behind the hand, are passed last. A pass ends before it reaches them, if it has found any run: nobody can have requested
+    /// them yet, and another engine may be about to.
     pub fn evict_for(&self, count: u64) -> Room {
         let chunks = self.layout.chunks;
         let mut at = Some(self.seen.word(HAND_AT)).filter(|at| *at < chunks).unwrap_or_default();
         let mut run =
             Run { wanted: count, pieces: VecDeque::new(), start: at, count: 0, requested: 0 };
         let (mut best, mut is_aligned, mut passed) = (None::<(u64, u64, u64)>, false, 0);
+        let old = chunks - chunks / SHM_YOUNG_SHARE;
         let looks = SHM_EVICT_LOOKS_MAX.max(2 * count);
         for _ in 0..looks {
             // Once around, and as far again as a run is long.
@@ -133,7 +135,7 @@ impl<F: Fabric> Table<'_, F> {
             if run.count >= count && best.is_none_or(|(requested, ..)| run.requested < requested) {
                 best = Some((run.requested, run.start, run.count));
             }
-            if best.is_some_and(|(requested, ..)| requested == 0) {
+            if best.is_some_and(|(requested, ..)| requested == 0 || passed >= old) {
                 break;
             }
             if at >= chunks {

@@ -98,6 +98,26 @@ fn what_was_requested_is_evicted_after_what_was_not() {
     assert!(!region.look_up(&wanted).unwrap().contains(&true));
 }
 
+/// Stores a few records where all others were requested; returns how many of the few are gone.
+fn lost(region: &Region<Counting>, others: u64, few: u64) -> usize {
+    region.look_up(&(0..others).map(key).collect::<Vec<_>>()).unwrap();
+    let names = 1 << 40..(1 << 40) + few;
+    names.clone().for_each(|number| store(region, number, 4 * CHUNK));
+    let there = region.look_up(&names.map(key).collect::<Vec<_>>()).unwrap();
+    there.iter().filter(|is_there| !**is_there).count()
+}
+
+#[test]
+fn f155_the_youngest_stay_where_all_others_were_requested() {
+    let full = region("full", 8 << 20);
+    let last = fill(&full, 4 * CHUNK);
+    assert_eq!(lost(&full, last, last / 10), 0, "of a region that was full");
+    let filling = region("filling", 8 << 20);
+    let first = last - last / 20;
+    (0..first).for_each(|number| store(&filling, number, 4 * CHUNK));
+    assert_eq!(lost(&filling, first, last / 10), 0, "of a region that becomes full with them");
+}
+
 #[test]
 fn f155_a_turn_with_the_lock_reads_a_bounded_part_of_a_large_region() {
     let region = region("turn", 160 << 20);
