@@ -284,15 +284,16 @@ impl Residents for Store {
             let mut keys = Vec::new();
             next = self.state().policy.scan(from, &mut |key, _| keys.push(*key));
             keys.retain(|key| index.get(key).is_none() && !index.is_pending(key));
-            if keys.is_empty() {
-                continue;
-            }
-            let state = self.state();
-            for key in keys {
-                // A record may have been evicted or flushed meanwhile.
-                let Some(record) = state.policy.peek(&key) else { continue };
-                found_bytes += record.len() as u64;
-                found.push(Resident { key, tenant: record.tenant(), record: record.pin() });
+            // Each peek reads memory that is in no cache, so the lock is taken for a few keys at a time.
+            for some in keys.chunks(STORE_LOOKUP_KEYS) {
+                let state = self.state();
+                for key in some {
+                    // A record may have been evicted or flushed meanwhile.
+                    let Some(record) = state.policy.peek(key) else { continue };
+                    found_bytes += record.len() as u64;
+                    let (key, tenant) = (*key, record.tenant());
+                    found.push(Resident { key, tenant, record: record.pin() });
+                }
             }
         }
         (found, next)
