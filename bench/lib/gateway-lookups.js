@@ -1,5 +1,5 @@
 // Owns the look-up of the gateway for one prompt: hashing it, and asking a vault for all hashes.
-import { UNCOUNTED } from "../../dist/client/found.js";
+import { UNCOUNTED } from "../../dist/client/source.js";
 import { Agreement } from "../../dist/gateway/hashes/agreement.js";
 import {
   hashesOf,
