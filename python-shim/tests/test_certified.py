@@ -109,6 +109,6 @@ def test_an_answer_about_earlier_weights_is_not_taken(bench: Bench) -> None:
 
 
 def test_the_order_is_known_of_attention_and_of_nothing_opaque() -> None:
-    assert namespace.order_of([make_group()]) == namespace.PAGE_ORDER
+    assert namespace.order_of([make_group()]) == PAGE_ORDER
     assert namespace.order_of([make_state(index=0)]) == 0
     assert namespace.order_of([]) == 0

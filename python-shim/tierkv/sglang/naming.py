@@ -15,8 +15,8 @@ from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.api.canonical import Canonical, UnnameableError
 from tierkv.connectors.vllm.link.counters import Counters
 from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.link.messages import PAGE_ORDER
 from tierkv.connectors.vllm.naming.files import ModelFiles
-from tierkv.connectors.vllm.naming.namespace import PAGE_ORDER
 from tierkv.sglang.exempt import ARGUMENTS, ENVIRONMENT, ENVIRONMENT_PREFIXES
 from tierkv.sglang.generation import Generation
 from tierkv.sglang.pages import Geometry

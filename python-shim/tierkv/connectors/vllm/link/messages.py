@@ -5,13 +5,16 @@ Imports no msgspec: the GPU kit runs without it.
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import tierkv
 from tierkv.connectors.vllm import limits
 
 if TYPE_CHECKING:
     from tierkv.connectors.vllm.link.frames import Frame
+
+#: Version of the order in which records hold K and V: (head, token, K or V). Certificates name it.
+PAGE_ORDER: Final = 1
 
 
 def hello(
