@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.link.messages import PAGE_ORDER
 from tierkv.connectors.vllm.naming import namespace
 from tierkv.connectors.vllm.naming.naming import Naming
 

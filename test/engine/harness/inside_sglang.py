@@ -23,6 +23,7 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E40
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost  # noqa: E402
 from sglang.srt.plugins import load_plugins  # noqa: E402
 from sglang.srt.runtime_context import get_context  # noqa: E402
+from sglang.srt.server_args import ServerArgs  # noqa: E402
 from tierkv.sglang.generation import CURRENT  # noqa: E402
 from tierkv.sglang.storage import TierKVStorage  # noqa: E402
 
@@ -121,40 +122,60 @@ def keys_of(seed: str, count: int) -> list[str]:
     return keys
 
 
+ARGUMENTS = {
+    "hicache_storage_backend": "dynamic",
+    "hicache_storage_backend_extra_config": '{"hicache_storage_pass_prefix_keys": true}',
+    "page_size": PAGE,
+    "device": "cpu",
+}
+
+
+def add(ranks: dict[str, Rank], name: str, order: dict[str, Any]) -> dict[str, Any]:
+    """Make a rank with SGLang's arguments of its own; answer why it was refused, if it was."""
+    args = {**ARGUMENTS, "model_path": order["model"], **order.get("arguments", {})}
+    with get_context().override_server_args(**args):
+        try:
+            rank = Rank(order)
+            for pool in order.get("others", []):
+                rank.storage.register_mem_host_pool_v2(object(), pool)
+            rank.storage.on_host_pools_registered()
+        except (RuntimeError, ValueError) as error:
+            return {"refused": str(error)}
+    ranks[name] = rank
+    return {"refused": ""}
+
+
 def main() -> None:
-    order = json.loads(sys.argv[1])
     load_plugins()
-    args = {
-        "model_path": order["model"],
-        "hicache_storage_backend": "dynamic",
-        "hicache_storage_backend_extra_config": '{"hicache_storage_pass_prefix_keys": true}',
-        "page_size": PAGE,
-        "device": "cpu",
-        **order.get("arguments", {}),
-    }
-    get_context().override_server_args(**args).install()
-    rank = Rank(order)
-    rank.storage.on_host_pools_registered()
+    ranks: dict[str, Rank] = {}
     say({"ready": True})
     for line in sys.stdin:
         what, options = json.loads(line)
-        say(answer(rank, what, options))
-    rank.storage.close()
+        say(add(ranks, **options) if what == "add" else answer(ranks, what, options))
+    for rank in ranks.values():
+        rank.storage.close()
 
 
-def answer(rank: Rank, what: str, options: dict[str, Any]) -> Any:
+def answer(ranks: dict[str, Rank], what: str, options: dict[str, Any]) -> Any:
     """Run one command."""
-    if what == "ready":
+    notes = {
+        "change": CURRENT.note_change,
+        "compute": CURRENT.note_pages,
+        "flush": CURRENT.note_flush,
+    }
+    if what in notes:
+        notes[what]()
+        return {}
+    if what == "arguments":
+        return sorted(ServerArgs.__struct_fields__)
+    rank = ranks[options["rank"]]
+    if what == "named":
         return {"named": rank.storage._link.wait_until_on(60.0)}
-    if what == "change":
-        CURRENT.note_change()
-        return {}
-    if what == "compute":
-        CURRENT.note_pages()
-        return {}
-    if what == "flush":
-        CURRENT.note_flush()
-        return {}
+    if what == "counters":
+        return rank.storage._counters.snapshot()
+    if what == "name":
+        digest, parts = rank.storage._naming.name(0)
+        return {"name": digest.hex(), "parts": parts, "refused": rank.storage._naming.refused}
     if what == "fill":
         rank.fill(options["seed"], options["pages"])
         return {"digest": rank.digest(options["pages"])}
@@ -162,6 +183,8 @@ def answer(rank: Rank, what: str, options: dict[str, Any]) -> Any:
     prefix, keys = every[: options["skip"]], every[options["skip"] :]
     if what == "save":
         return {"done": rank.save(keys, prefix)}
+    if what == "exists":
+        return {"found": rank.storage.batch_exists(keys, HiCacheStorageExtraInfo(prefix))}
     if what == "load":
         return rank.load(keys, prefix, options["batch"])
     raise ValueError(what)

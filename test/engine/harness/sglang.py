@@ -150,7 +150,7 @@ class SglangServer(Process):
         }
 
     def flush(self) -> None:
-        """Empty the caches of device and host. SGLang refuses while anything is under way, such as pages being saved."""
+        """Empty the caches of device and host; SGLang refuses while anything is under way."""
         wait_until(lambda: self.post("/flush_cache")[0] == 200, "the caches are flushed", WAIT_S)
 
     def end(self) -> None:
@@ -163,9 +163,8 @@ class SglangServer(Process):
 class SglangPools(Process):
     """Real pools of SGLang with our storage, without an engine: `run` does what an engine's threads would do."""
 
-    def __init__(self, folder: Path, name: str, cluster: Cluster, model: str, **order: Any) -> None:
-        self._order = {"config": str(cluster.config_path), "model": model, **order}
-        argv = [sglang_python(), "-P", str(HERE / "inside_sglang.py"), json.dumps(self._order)]
+    def __init__(self, folder: Path, name: str) -> None:
+        argv = [sglang_python(), "-P", str(HERE / "inside_sglang.py")]
         super().__init__(name, argv, folder / f"{name}.log")
 
     def start(self, timeout_s: float = READY_S) -> Json:
@@ -179,8 +178,6 @@ class SglangPools(Process):
         ready: Json = json.loads(lines[0])
         return ready
 
-    def run(self, what: str, **options: Any) -> Json:
+    def run(self, what: str, **options: Any) -> Any:
         """Send a command."""
         return self.ask(json.dumps([what, options]))
-
-

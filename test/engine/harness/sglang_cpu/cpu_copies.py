@@ -1,4 +1,4 @@
-"""Page copies between SGLang's device pools and host pools by torch, for a machine without a GPU; a plug-in of SGLang."""
+"""Page copies between SGLang's device and host pools by torch, for a machine without a GPU; a plug-in of SGLang."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-Tensors = "Sequence[torch.Tensor]"
+Tensors = list[torch.Tensor]
 
 
 def direct(
