@@ -86,7 +86,8 @@ def test_pages_come_back_from_the_vault_bit_for_bit(server: SglangServer, cluste
 
 def test_salts_and_extra_keys_share_nothing(server: SglangServer, cluster: Cluster) -> None:
     seed(server, cluster, 3)
-    for more in ({"cache_salt": "a"}, {"extra_key": "a"}):
+    keys: list[dict[str, Any]] = [{"cache_salt": "a"}, {"extra_key": "a"}]
+    for more in keys:
         salted = seed(server, cluster, 3, **more)
         assert salted["restored"] == 0
         is_restored(server.ask(text(3), **more), salted)

@@ -168,12 +168,12 @@ def test_everything_that_could_change_a_value_is_in_the_name(
     adapters = [_adapter(tmp_path / name, name.encode()) for name in ("one", "two")]
     # Other folders with the same files, another port, more memory, another layout: the same pages.
     quiet = {"port": 31_999, "max_running_requests": 7, "mem_fraction_static": 0.2}
-    same = {
+    same: dict[str, dict[str, Any]] = {
         "folder": {"model": str(copied), "arguments": quiet},
         "layout": {"layout": "layer_first"},
     }
     # Other weights, though the shape is the same; arguments of each kind; another shape, type or rank.
-    differ = {
+    differ: dict[str, dict[str, Any]] = {
         "weights": {"model": str(edited)},
         "dtype": {"arguments": {"dtype": "float16"}},
         "kv dtype": {"arguments": {"kv_cache_dtype": "fp8_e5m2"}},
@@ -193,7 +193,7 @@ def test_everything_that_could_change_a_value_is_in_the_name(
     try:
         names = {
             what: _named(Rank(made, cluster, what, **{"model": models.path(PLAIN), **order}))
-            for what, order in {"plain": {}, **same, **differ}.items()
+            for what, order in [("plain", {}), *same.items(), *differ.items()]
         }
     finally:
         made.end()

@@ -129,6 +129,7 @@ class TierKVStorage(HiCacheStorage):
             software(),
             self._register(geometry.registration()),
             engine=f"sglang-{uuid.uuid4()}",
+            kind="sglang",
             counters=self._counters,
             name=self._naming.name,
             identity=self._naming.identity,

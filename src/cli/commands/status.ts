@@ -67,7 +67,8 @@ function describe(targets: readonly TargetStatus[]): string[] {
 
 /** Returns lines below the table: a vault's traffic, sessions and disk, or a sidecar's work. */
 function remark(status: TargetStatus, name: string): string[] {
-  const { engines, kvCodec, counters, disk, fidelity, forms, traffic, travel, pools } = status;
+  const { engines, kinds, kvCodec, counters, disk, fidelity, forms, traffic, travel, pools } =
+    status;
   if (traffic !== null) {
     const lines = [describeTraffic(traffic), ...describeSessions(status)].map(
       (text) => `${name}: ${text}`,
@@ -84,8 +85,10 @@ function remark(status: TargetStatus, name: string): string[] {
   const sizes = `${showBytes(count("bytes_saved"))} as ${showBytes(count("bytes_sent"))} of ${kvCodec}`;
   const saved = `${count("blocks_saved")} blocks saved (${sizes})`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
+  const others = [...new Set(kinds ?? [])].filter((kind) => kind !== "vllm");
+  const which = others.length === 0 ? "" : ` (${others.join(", ")})`;
   return [
-    `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
+    `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected${which}, ${saved}, ${back}`,
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
     ...(pools ?? []).map((one) => `sidecar: ${describePooled(one)}`),
     ...(fidelity ?? []).map(

@@ -170,12 +170,15 @@ def answer(ranks: dict[str, Rank], what: str, options: dict[str, Any]) -> Any:
         return sorted(ServerArgs.__struct_fields__)
     rank = ranks[options["rank"]]
     if what == "named":
+        assert rank.storage._link is not None
         return {"named": rank.storage._link.wait_until_on(60.0)}
     if what == "counters":
         return rank.storage._counters.snapshot()
     if what == "name":
-        digest, parts = rank.storage._naming.name(0)
-        return {"name": digest.hex(), "parts": parts, "refused": rank.storage._naming.refused}
+        naming = rank.storage._naming
+        assert naming is not None
+        digest, parts = naming.name(0)
+        return {"name": digest.hex(), "parts": parts, "refused": naming.refused}
     if what == "fill":
         rank.fill(options["seed"], options["pages"])
         return {"digest": rank.digest(options["pages"])}

@@ -94,7 +94,7 @@ class _Side:
 class Link:
     """`name` gives the namespace for a fidelity, empty while it is not known; `register` is the worker's frame.
 
-    `engine`: its name in `hello`. `identity` gives the `weights` frame, None while it is not known. `reports` gives new
+    `engine`, `kind`: as in `hello`. `identity` gives the `weights` frame, None while it is not known. `reports` gives new
     fields for `counts` frames. `opened` is called for a sidecar that knows nothing yet, `decided` with its
     answer to `weights`.
     """
@@ -106,6 +106,7 @@ class Link:
         register: Frame,
         *,
         engine: str,
+        kind: str = "",
         counters: Counters | None = None,
         name: Callable[[int], tuple[bytes, dict[str, str]]],
         identity: Callable[[], Frame | None],
@@ -135,14 +136,16 @@ class Link:
         self._autostart = Autostart(settings)
         self._scheduler = Channel(
             settings.socket,
-            hello(engine, software, "scheduler"),
+            hello(engine, software, "scheduler", kind=kind),
             _Side(self._hear_welcome, self._hear, self._hear_close),
             self.counters.take_changes,
             self._autostart.attempt,
             reports=self._report,
         )
         side = _Side(self._describe, self._hear, self._hear_close)
-        self._worker = Channel(settings.socket, hello(engine, software, "worker"), side, dict)
+        self._worker = Channel(
+            settings.socket, hello(engine, software, "worker", kind=kind), side, dict
+        )
 
     def start(self) -> None:
         """Connect in the background, and go on trying."""

@@ -18,10 +18,21 @@ PAGE_ORDER: Final = 1
 
 
 def hello(
-    engine: str, software: str, role: str, *, rank: int = 0, world: int = 1, shards: int = 1
+    engine: str,
+    software: str,
+    role: str,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    shards: int = 1,
+    kind: str = "",
 ) -> "Frame":
-    """Give the first frame of a connection. `shards`: how many of `world` ranks have pages of their own."""
+    """Give the first frame of a connection. `shards`: how many of `world` ranks have pages of their own.
+
+    `kind`: "sglang" or "mlx-lm"; empty: vLLM.
+    """
     return {
+        **({"kind": kind} if kind else {}),
         "t": "hello",
         "protocol": limits.LOCAL_PROTOCOL,
         "role": role,
