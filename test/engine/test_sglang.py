@@ -33,7 +33,8 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path, cluster: Cluster, models: Models) -> Iterator[SglangServer]:
+def server(folder: Path, cluster: Cluster, models: Models, request: Any) -> Iterator[SglangServer]:
+    request.config.option.maxfail = 0  # TEMP
     made = SglangServer(folder, "sglang", models.path(LLAMA), cluster)
     made.start()
     cluster.wait_restoring()

@@ -235,6 +235,71 @@ def test_a_look_up_that_nobody_reads_expires(cluster: Cluster, start: Callable[.
     cluster.wait_idle()
 
 
+@pytest.fixture
+def apart(new_cluster: Callable[..., Cluster]) -> Cluster:
+    """Returns a cluster behind a fault proxy, which the test may destroy."""
+    return new_cluster(arena_bytes="64MiB", with_proxy=True)
+
+
+def test_a_store_that_brings_a_part_restores_that_part(
+    pools: SglangPools, models: Models, apart: Cluster
+) -> None:
+    rank = Rank(pools, apart, "part", model=models.path(PLAIN)).wait_named()
+    rank.save("part", 1)
+    assert apart.proxy is not None
+    apart.proxy.set_faults(corruptAt=5)
+    found = rank.load("part", batch=PAGES)
+    done = found["done"]
+    assert found["found"] == PAGES
+    assert done == sorted(done, reverse=True)
+    assert 0 < sum(done) < PAGES
+
+
+def test_a_hung_sidecar_costs_one_deadline_and_then_nothing(
+    pools: SglangPools, models: Models, apart: Cluster
+) -> None:
+    rank = Rank(pools, apart, "hung", model=models.path(PLAIN)).wait_named()
+    rank.save("hung", 1)
+    apart.sidecar.freeze()
+    assert rank.finds("hung") == 0
+    assert rank.run("counters")["misses_no_answer"] == 1
+    # From here on the sidecar counts as gone, so that no call waits for it.
+    assert rank.finds("hung") == 0
+    assert rank.run("counters")["misses_no_answer"] == 1
+    assert rank.run("save", chain="hung too", skip=0, pages=PAGES)["done"] == [False] * PAGES
+    apart.sidecar.thaw()
+    rank.wait_named()
+    assert rank.finds("hung") == PAGES
+
+
+def test_an_absent_sidecar_is_found_once_it_comes(
+    pools: SglangPools, models: Models, apart: Cluster
+) -> None:
+    apart.sidecar.kill()
+    rank = Rank(pools, apart, "absent", model=models.path(PLAIN))
+    assert rank.refused == ""
+    assert rank.finds("absent") == 0
+    assert rank.run("save", chain="absent", skip=0, pages=PAGES)["done"] == [False] * PAGES
+    apart.sidecar.start()
+    rank.wait_named()
+    saved = rank.save("absent", 1)
+    assert rank.load("absent") == whole(saved)
+
+
+def test_a_vault_killed_in_the_middle_of_a_read_costs_the_rest(
+    pools: SglangPools, models: Models, apart: Cluster
+) -> None:
+    rank = Rank(pools, apart, "killed", model=models.path(PLAIN)).wait_named()
+    rank.save("killed", 1)
+    assert apart.proxy is not None
+    apart.proxy.set_faults(hangAt=4)
+    assert rank.finds("killed") == PAGES
+    apart.vault.kill()
+    found = rank.run("read", chain="killed", skip=0, pages=PAGES)["done"]
+    assert found == sorted(found, reverse=True)
+    assert sum(found) < PAGES
+
+
 def _adapter(folder: Path, content: bytes) -> Path:
     folder.mkdir()
     (folder / "adapter_config.json").write_text("{}")

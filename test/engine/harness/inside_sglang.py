@@ -92,6 +92,13 @@ class Rank:
         self.host.free(at)
         return done
 
+    def read(self, keys: list[str], prefix: list[str]) -> list[bool]:
+        """Restore pages to the host in one call, after a look-up or without one."""
+        at = self.host.alloc(PAGE * len(keys))
+        done = self.storage.batch_get_v1(keys, at, HiCacheStorageExtraInfo(prefix))
+        self.host.free(at)
+        return done
+
     def load(self, keys: list[str], prefix: list[str], batch: int) -> dict[str, Any]:
         """Restore pages to host and device, which are emptied first."""
         for buffer in self._buffers:
@@ -188,6 +195,8 @@ def answer(ranks: dict[str, Rank], what: str, options: dict[str, Any]) -> Any:
         return {"done": rank.save(keys, prefix)}
     if what == "exists":
         return {"found": rank.storage.batch_exists(keys, HiCacheStorageExtraInfo(prefix))}
+    if what == "read":
+        return {"done": rank.read(keys, prefix)}
     if what == "load":
         return rank.load(keys, prefix, options["batch"])
     raise ValueError(what)
