@@ -139,7 +139,7 @@ const engines = (...names) => names.map((name) => `test/engine/test_${name}.py`)
 export const EVERY_CHANGE = engines("restore", "shapes", "releases", "guards", "two_engines");
 
 /** SGLang's own pools and server, in an environment of their own. */
-const SGLANG = engines("sglang_pools", "sglang");
+const SGLANG = engines("sglang_pools", "sglang", "sglang_servers");
 
 const files = vitestFiles();
 const pathsOf = (some) => some.map(({ path }) => path);

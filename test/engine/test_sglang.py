@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.models import Models, prompt
+from harness.models import Models
 from harness.processes import wait_until
-from harness.sglang import PAGE, SglangServer
-from lab.checkpoint import Spec
+from harness.sglang import FULL_PAGES, LEAST, LLAMA, PAGE, SglangServer, is_restored, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from harness.processes import Cluster
-
-LLAMA = Spec(layers=4, hidden=256, heads=8, kv_heads=4, head_dim=32, vocab=2048)
-TOKENS = 1500
-#: SGLang computes at least one token of a prompt.
-FULL_PAGES = (TOKENS - 1) // PAGE
-#: Least share of the full pages that a restore brings.
-LEAST = 0.95
 
 Answer = dict[str, Any]
 
@@ -33,17 +26,12 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path, cluster: Cluster, models: Models, request: Any) -> Iterator[SglangServer]:
-    request.config.option.maxfail = 0  # TEMP
+def server(folder: Path, cluster: Cluster, models: Models) -> Iterator[SglangServer]:
     made = SglangServer(folder, "sglang", models.path(LLAMA), cluster)
     made.start()
     cluster.wait_restoring()
     yield made
     made.end()
-
-
-def text(seed: int, tokens: int = TOKENS) -> list[int]:
-    return [3 + token % (LLAMA.vocab - 3) for token in prompt(seed, tokens, LLAMA.vocab)]
 
 
 def seed(server: SglangServer, cluster: Cluster, number: int, **more: Any) -> Answer:
@@ -53,12 +41,6 @@ def seed(server: SglangServer, cluster: Cluster, number: int, **more: Any) -> An
     cluster.wait_saved(before + FULL_PAGES)
     server.flush()
     return answer
-
-
-def is_restored(answer: Answer, own: Answer) -> None:
-    """Expect the same answer, with nearly all pages from the vault."""
-    assert answer["restored"] >= LEAST * FULL_PAGES * PAGE
-    assert (answer["ids"], answer["logprobs"]) == (own["ids"], own["logprobs"])
 
 
 def test_pages_come_back_from_the_vault_bit_for_bit(server: SglangServer, cluster: Cluster) -> None:
@@ -101,7 +83,7 @@ def test_changed_weights_begin_another_generation(
     server: SglangServer, cluster: Cluster, models: Models
 ) -> None:
     own = seed(server, cluster, 4)
-    other = models.path(Spec(**{**LLAMA.__dict__, "seed": 2}))
+    other = models.path(replace(LLAMA, seed=2))
     body = {"model_path": other, "flush_cache": True}
     status, answer = server.post("/update_weights_from_disk", body)
     assert status == 200, answer

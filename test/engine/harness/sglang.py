@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from lab.checkpoint import Spec
+
+from harness.models import prompt
 from harness.processes import ROOT, WAIT_S, Process, free_port, wait_until
 
 if TYPE_CHECKING:
@@ -27,6 +30,24 @@ TOKENS_MAX = 4096
 READY_S = 420.0
 #: Longest answer of a request; a blocked one ends far later.
 ANSWER_S = 120.0
+
+LLAMA = Spec(layers=4, hidden=256, heads=8, kv_heads=4, head_dim=32, vocab=2048)
+TOKENS = 1500
+#: SGLang computes at least one token of a prompt.
+FULL_PAGES = (TOKENS - 1) // PAGE
+#: Least share of the full pages that a restore brings.
+LEAST = 0.95
+
+
+def text(seed: int, tokens: int = TOKENS) -> list[int]:
+    """Return random tokens without the model's own marks."""
+    return [3 + token % (LLAMA.vocab - 3) for token in prompt(seed, tokens, LLAMA.vocab)]
+
+
+def is_restored(answer: Json, own: Json) -> None:
+    """Expect the same answer as `own`, with nearly all pages from the vault."""
+    assert answer["restored"] >= LEAST * FULL_PAGES * PAGE
+    assert (answer["ids"], answer["logprobs"]) == (own["ids"], own["logprobs"])
 
 
 def sglang_python() -> str:
