@@ -70,7 +70,7 @@ class Naming:
         self._files = ModelFiles(
             lambda: sources(args, found),
             identity=identity,
-            has_weights=str(args["load_format"]) != "dummy",
+            has_weights=lambda: str(args["load_format"]) != "dummy",
         )
         try:
             self._parts = _ingredients(args, ranks, geometry, found)

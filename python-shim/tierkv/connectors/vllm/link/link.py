@@ -94,8 +94,8 @@ class _Side:
 class Link:
     """`name` gives the namespace for a fidelity, empty while it is not known; `register` is the worker's frame.
 
-    `engine`, `kind`: as in `hello`. `identity` gives the `weights` frame, None while it is not known. `reports` gives new
-    fields for `counts` frames. `opened` is called for a sidecar that knows nothing yet, `decided` with its
+    `engine`, `kind`: as in `hello`. `identity` gives the `weights` frame, None while it is not known. `reports` gives
+    new fields for `counts` frames. `opened` is called for a sidecar that knows nothing yet, `decided` with its
     answer to `weights`.
     """
 

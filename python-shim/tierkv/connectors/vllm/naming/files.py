@@ -44,7 +44,7 @@ class ModelFiles:
         born_ns: int | None = None,
         *,
         identity: str = "",
-        has_weights: bool = True,
+        has_weights: Callable[[], bool] = lambda: True,
     ) -> None:
         """`sources` gives files and folders with their roles, and raises UnknownWeightsError; called in the background.
 
@@ -96,7 +96,7 @@ class ModelFiles:
         }
         if len(listed) > limits.WEIGHT_FILES_MAX:
             raise UnknownWeightsError(f"the model has more than {limits.WEIGHT_FILES_MAX} files")
-        if self._has_weights and not any(name.endswith(_WEIGHT_SUFFIXES) for name in listed):
+        if self._has_weights() and not any(name.endswith(_WEIGHT_SUFFIXES) for name in listed):
             raise UnknownWeightsError("no weights are among the model's files on this machine")
         found = self._files.read(sorted(set(listed.values())))
         digest = hashlib.sha256()

@@ -36,7 +36,7 @@ class Weights(ModelFiles):
             folder,
             born_ns,
             identity=identity,
-            has_weights=str(config.load_config.load_format) != "dummy",
+            has_weights=lambda: str(config.load_config.load_format) != "dummy",
         )
 
 
