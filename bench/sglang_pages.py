@@ -40,10 +40,7 @@ def make_pool(layout: str, page: int, tokens: int) -> Any:
     """Return a host pool of SGLang with room for the prompt; its device pool is one page."""
     device = MHATokenToKVPool(page, page, torch.bfloat16, HEADS, DIM, LAYERS, "cpu", False)
     more = {"device_capacity_tokens": tokens, "start_layer": 0, "end_layer": LAYERS}
-    info = (
-        device.get_mha_buffer_info() if hasattr(device, "get_mha_buffer_info") else info_of(device)
-    )
-    return MHATokenToKVPoolHost(info, 1.0, 0, page, layout, pin_memory=False, **more)
+    return MHATokenToKVPoolHost(info_of(device), 1.0, 0, page, layout, pin_memory=False, **more)
 
 
 def info_of(device: Any) -> Any:
@@ -85,7 +82,7 @@ def read_ours(ours: TierKVStorage, pool: Any, keys: list[str], at: torch.Tensor)
 
 
 def measure(read: Callable[..., int], storage: Any, pool: Any, keys: list[str], at: Any) -> float:
-    """Return the seconds of reading all pages into an emptied pool. Raises RuntimeError where one is missing or wrong."""
+    """Return the seconds of reading all pages into an emptied pool. Raises RuntimeError unless all are as saved."""
     want = pool.kv_buffer.clone()
     pool.kv_buffer.zero_()
     began = time.perf_counter()
@@ -128,10 +125,11 @@ def main() -> None:
     pages = given.tokens // given.page
     keys = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(pages)]
     at = pool.alloc(pages * given.page)
-    pool.kv_buffer.copy_(torch.randn(pool.kv_buffer.shape, dtype=torch.float32).to(torch.bfloat16))
-    for start, some in batches(keys):
-        for number, key in enumerate(some):
-            files.set(key, pool.get_data_page(int(at[(start + number) * given.page])))
+    for number, key in enumerate(keys):
+        index = int(at[number * given.page])
+        page = torch.randn(pool.get_data_page(index).shape).to(torch.bfloat16)
+        pool.set_from_flat_data_page(index, page)
+        files.set(key, pool.get_data_page(index))
     until = time.monotonic() + WAIT_S
     saved = 0
     while saved < pages:  # slots come back as the vault takes the pages
