@@ -390,11 +390,8 @@ class TierKVStorage(HiCacheStorage):
 
     def _chain(self, keys: Sequence[str], extra_info: Any) -> tuple[list[bytes], int]:
         """Give the hashes of all pages from the prompt's first on, and the index of the first key."""
-        prefix = getattr(extra_info, "prefix_keys", None)
-        if prefix is None:
-            raise ValueError(
-                f"{_CONFIG}: HiCache gives no prefix keys; set hicache_storage_pass_prefix_keys to true"
-            )
+        # HiCache writes None for no pages.
+        prefix = getattr(extra_info, "prefix_keys", None) or []
         most = max(0, limits.PLAN_HASHES_MAX - len(prefix))
         return [bytes.fromhex(key) for key in (*prefix, *keys[:most])], len(prefix)
 
