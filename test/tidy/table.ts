@@ -292,7 +292,7 @@ export const TEST_FOLDERS: readonly string[] = [
 export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
   "python-shim/tierkv/connectors/": ["blake3", "msgspec", "torch", "vllm"],
   "python-shim/tierkv/mlx/": ["msgspec", "mlx", "mlx_lm", "numpy"],
-  "python-shim/tierkv/sglang/": ["sglang", "torch"],
+  "python-shim/tierkv/sglang/": ["msgspec", "sglang", "torch"],
   "python-shim/tierkv/": ["msgspec", "torch", "vllm"],
 };
 

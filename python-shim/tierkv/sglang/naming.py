@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from tierkv.connectors.vllm import limits
@@ -171,9 +172,8 @@ def _ingredients(
 
 def _plain(value: Any) -> Any:
     """Give SGLang's structures as maps, which have a canonical form."""
-    fields = getattr(type(value), "__struct_fields__", None)
-    if fields is not None:
-        shown = {name: _plain(getattr(value, name)) for name in fields}
+    if isinstance(value, msgspec.Struct):
+        shown = {name: _plain(item) for name, item in msgspec.structs.asdict(value).items()}
         return {"": f"{type(value).__module__}.{type(value).__qualname__}", **shown}
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}

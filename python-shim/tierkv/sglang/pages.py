@@ -134,7 +134,7 @@ class HostPages:
             raise RefusedPoolError(
                 f"host pool {kind}: heads of {pool.head_dim} for K and {pool.v_head_dim} for V are not carried"
             )
-        for info in getattr(pool, "_buffer_infos", ()):
+        for info in vars(pool).get("_buffer_infos", ()):
             if info.scales is not None:
                 raise RefusedPoolError(
                     f"--kv-cache-dtype: scales beside the pages ({info.scales.layout.value}) are not carried; "

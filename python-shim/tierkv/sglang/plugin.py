@@ -50,7 +50,7 @@ def missing() -> list[str]:
 
 def _is_hooked(target: str) -> bool:
     try:
-        return hasattr(pkgutil.resolve_name(target), "__wrapped__")
+        return "__wrapped__" in vars(pkgutil.resolve_name(target))
     except (AttributeError, ImportError):
         return False
 

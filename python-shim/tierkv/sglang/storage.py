@@ -391,7 +391,7 @@ class TierKVStorage(HiCacheStorage):
     def _chain(self, keys: Sequence[str], extra_info: Any) -> tuple[list[bytes], int]:
         """Give the hashes of all pages from the prompt's first on, and the index of the first key."""
         # HiCache writes None for no pages.
-        prefix = getattr(extra_info, "prefix_keys", None) or []
+        prefix = (None if extra_info is None else extra_info.prefix_keys) or []
         most = max(0, limits.PLAN_HASHES_MAX - len(prefix))
         return [bytes.fromhex(key) for key in (*prefix, *keys[:most])], len(prefix)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from tierkv.connectors.vllm.naming import digests
 from tierkv.connectors.vllm.naming.files import (
     REMOTE,
@@ -74,16 +76,12 @@ def _adapters(given: Any) -> Iterator[tuple[str, str]]:
     """Give name and path of each adapter of `--lora-paths`, whatever form they were resolved to."""
     items = given.items() if isinstance(given, Mapping) else ((None, one) for one in given or ())
     for name, one in items:
-        found = one if isinstance(one, Mapping) else _fields(one)
+        found = msgspec.structs.asdict(one) if isinstance(one, msgspec.Struct) else one
+        found = found if isinstance(found, Mapping) else {}
         path = one if isinstance(one, str) else found.get("lora_path") or found.get("path")
         if not path:
             raise UnknownWeightsError(f"--lora-paths: {one!r} names no files")
         yield str(found.get("lora_name") or name or path), str(path)
-
-
-def _fields(one: Any) -> Mapping[str, Any]:
-    names = getattr(type(one), "__struct_fields__", ())
-    return {name: getattr(one, name) for name in names}
 
 
 def _place(name: str, args: Arguments, revision: Any, environment: Mapping[str, str]) -> Path:
