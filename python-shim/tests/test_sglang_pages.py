@@ -1,7 +1,8 @@
 """Pages of SGLang's host pools, in shapes as its own code makes them (test/engine/test_sglang_pools.py: real pools)."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ SHAPES = {
     "page_head": (2, PAGES, HEADS, TOKENS, LAYERS, DIM),
 }
 #: Place of (K or V, layer, token of the pool, head) in each layout.
-PLACE = {
+PLACE: Final[dict[str, Callable[[int, int, int, int], tuple[int, ...]]]] = {
     "layer_first": lambda kv, layer, token, head: (kv, layer, token, head),
     "page_first": lambda kv, layer, token, head: (kv, token, layer, head),
     "page_first_direct": lambda kv, layer, token, head: (
