@@ -35,7 +35,7 @@ def server(folder: Path, cluster: Cluster, models: Models) -> Iterator[SglangSer
 
 
 def seed(server: SglangServer, cluster: Cluster, number: int, **more: Any) -> Answer:
-    """Let SGLang compute a prompt whose pages reach the vault, with empty caches before and after; return the answer."""
+    """Let SGLang compute a prompt whose pages reach the vault; its caches are empty before and after."""
     server.flush()
     before = cluster.saved()
     answer = server.ask(text(number), **more)
