@@ -201,6 +201,23 @@ const mlx = environment({
   module: "mlx_lm",
 });
 
+/** Environment of test/engine/test_sglang*.py: SGLang with the shim, whose plug-in SGLang finds as a package. */
+const sglang = (() => {
+  const folder = releaseVenv("sglang");
+  const lock = "python-shim/sglang-lock.txt";
+  const base = environment({ name: "SGLang", step: "sglang", folder, lock, module: "sglang" });
+  return {
+    ...base,
+    inputs: () => digest([at(lock), at("python-shim", "pyproject.toml")]),
+    async build(line, python) {
+      await base.build(line, python);
+      const env = { VIRTUAL_ENV: folder, UV_NO_CONFIG: "1" };
+      const editable = ["--no-deps", "--no-build-isolation", "--editable", "python-shim"];
+      await command("sglang", line, join(VENV_BIN, "uv"), ["pip", "install", ...editable], { env });
+    },
+  };
+})();
+
 const isReady = (step) => isStamped(step.stampPath(), step.inputs()) && step.intact();
 
 async function main() {
@@ -210,7 +227,12 @@ async function main() {
   // vLLM's CPU build is optional, because it takes gigabytes and only the demo and tests use it.
   const engines = process.argv.includes("--without-engine")
     ? []
-    : [engine, ...releases.map(engineOf), ...(isNightly ? [mlx] : [])];
+    : [
+        engine,
+        ...releases.map(engineOf),
+        ...(isNightly || process.argv.includes("--with-sglang") ? [sglang] : []),
+        ...(isNightly ? [mlx] : []),
+      ];
   const steps = [nodeModules, nativeCore, typescript];
   if ([...steps, ...engines].every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);

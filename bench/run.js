@@ -55,6 +55,7 @@ const NAMES = [
   "crowd:many",
   "crowd:beside",
   "one-prefix",
+  "sglang",
   "never-slower:open",
   "never-slower:gigabit",
   "never-slower:100",

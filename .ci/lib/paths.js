@@ -7,7 +7,7 @@ export const at = (...parts) => join(ROOT, ...parts);
 
 export const LOGS = at(".ci", "logs");
 export const VENV = at(".venv");
-/** Returns the environment of a vLLM release beside the one in VENV, or of `mlx`. */
+/** Returns the environment of a vLLM release beside the one in VENV, or of `mlx` or `sglang`. */
 export const releaseVenv = (release) => at(`.venv-${release}`);
 export const VENV_BIN = at(".venv", "bin");
 export const NODE_BIN = at("node_modules", ".bin");

@@ -138,6 +138,9 @@ const engines = (...names) => names.map((name) => `test/engine/test_${name}.py`)
  */
 export const EVERY_CHANGE = engines("restore", "shapes", "releases", "guards", "two_engines");
 
+/** SGLang's own pools and server, in an environment of their own. */
+const SGLANG = engines("sglang_pools", "sglang", "sglang_servers");
+
 const files = vitestFiles();
 const pathsOf = (some) => some.map(({ path }) => path);
 /** Vitest's files by stage. A file with single marked tests is also in `slow`, one with a long form also in `long forms`. */
@@ -189,6 +192,10 @@ export const STAGES = [
     env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE },
     beside: "vitest",
   },
+  {
+    ...pytest("sglang", ENGINE_TIMEOUT_MS, "-m", "not nightly", ...SGLANG),
+    beside: "vitest",
+  },
 ];
 
 const CHECKS_OF = {
@@ -228,9 +235,9 @@ export function quickStages(rooms) {
 /** Tests with a long form (harness/releases.py, IS_LONG). */
 const LONG = engines("combinations", "int8", "pressure", "ranks", "shapes", "talk");
 
-/** Tests without vLLM. */
+/** Tests with mlx-lm. */
 const MLX = engines("mlx", "exo");
-const WITHOUT_MLX = MLX.map((path) => `--ignore=${path}`);
+const ONLY_VLLM = [...MLX, ...SGLANG].map((path) => `--ignore=${path}`);
 
 /** Tests that also run on model runner V2. */
 const ON_V2 = engines("restore", "shapes");
@@ -311,14 +318,15 @@ export const NIGHTLY = [
     ...pytest("shim nightly", SHIM_TIMEOUT_MS, "python-shim/tests"),
     env: { TIERKV_TEST_LONG: "on" },
   },
+  { ...pytest("sglang nightly", NIGHTLY_TIMEOUT_MS, ...SGLANG), env: RECORD },
   // mlx-lm in its own environment; EXO where TIERKV_TEST_EXO names a checkout with its .venv.
   { ...pytest("mlx", NIGHTLY_TIMEOUT_MS, ...MLX), env: RECORD },
   {
-    ...pytest("newest release", NIGHTLY_TIMEOUT_MS, "test/engine", ...WITHOUT_MLX),
+    ...pytest("newest release", NIGHTLY_TIMEOUT_MS, "test/engine", ...ONLY_VLLM),
     env: { ...RECORD, TIERKV_TEST_RELEASES: NEWEST_RELEASE },
   },
   {
-    ...pytest("oldest release", NIGHTLY_TIMEOUT_MS, "test/engine", ...WITHOUT_MLX),
+    ...pytest("oldest release", NIGHTLY_TIMEOUT_MS, "test/engine", ...ONLY_VLLM),
     env: { ...RECORD, TIERKV_TEST_RELEASES: OLDEST_RELEASE, TIERKV_TEST_ENGINE: OLDEST_RELEASE },
   },
   {

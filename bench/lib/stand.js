@@ -134,9 +134,9 @@ export class Stand {
     return socket;
   }
 
-  /** Runs a Python program to its end; resolves to the object it prints last. */
-  async python(args, { env = {}, timeoutMs }) {
-    const python = this.#launch("python", PYTHON, args, { PYTHONPATH: at("python-shim"), ...env });
+  /** Runs a Python program to its end, by default with vLLM's interpreter; resolves to the object it prints last. */
+  async python(args, { env = {}, timeoutMs, python: path = PYTHON }) {
+    const python = this.#launch("python", path, args, { PYTHONPATH: at("python-shim"), ...env });
     try {
       await python.done(timeoutMs, NEVER);
     } catch (error) {

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.link.messages import PAGE_ORDER
 from tierkv.connectors.vllm.naming import namespace
 from tierkv.connectors.vllm.naming.naming import Naming
 
@@ -109,6 +110,6 @@ def test_an_answer_about_earlier_weights_is_not_taken(bench: Bench) -> None:
 
 
 def test_the_order_is_known_of_attention_and_of_nothing_opaque() -> None:
-    assert namespace.order_of([make_group()]) == namespace.PAGE_ORDER
+    assert namespace.order_of([make_group()]) == PAGE_ORDER
     assert namespace.order_of([make_state(index=0)]) == 0
     assert namespace.order_of([]) == 0

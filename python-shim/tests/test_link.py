@@ -28,7 +28,7 @@ class Bench:
         # Longer than a test waits: what ends a question here is not its time.
         self.sidecar = FakeSidecar(path, {**WELCOME, "wait_ms": 60_000})
         self.arena = FakeArena(4096, 4)
-        self.name = NAME
+        self.name, self.weights = NAME, "memory:test"
         settings = Settings(path, "test", autostart=False)
         register: Frame = {"t": "register", "model": "m", "groups": []}
         self.opened = 0
@@ -39,7 +39,7 @@ class Bench:
             register,
             engine="one-place",
             name=lambda fidelity: (self.name, {"fidelity": str(fidelity)}),
-            identity=lambda: {"t": "weights", "weights": "memory:test", "order": 1},
+            identity=lambda: {"t": "weights", "weights": self.weights, "order": 1},
             reports=dict,
             opened=self.note_open,
             decided=self.decided.append,
@@ -169,6 +169,39 @@ def test_a_slot_of_an_arena_that_has_gone_is_never_handed_over_as_one_of_the_nex
     bench.sidecar.expect("mapped", 2)
     bench.link.save(NAME, [Save(slot, 0, HASHES[0], bytes(32), 256, HASHES[0])])
     assert bench.sidecar.expect("save")[0]["arena"] == ARENA
+
+
+def test_a_look_up_that_no_request_waits_for_can_be_reclaimed(bench: Bench) -> None:
+    bench.come_up()
+    first, second = (bench.link.begin(ASKED, is_waiting=False) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    asked, other = bench.sidecar.expect("prefetch", 2)
+    bench.link.press(second)
+    assert bench.sidecar.expect("asked")[0]["plan"] == other["plan"]
+    slots = (3).to_bytes(4, "little")
+    for frame in (asked, other):
+        bench.to("scheduler", of(frame, t="placed", group=0, first=0, slots=slots, local=0))
+        bench.to("scheduler", of(frame, t="reclaim"))
+    assert bench.link.wait(lambda: first.reason and second.slots, 10.0)
+    assert bench.sidecar.expect("release")[0]["plan"] == asked["plan"]
+    assert (first.reason, bench.link.read(first, 0, range(1))) == ("closed", None)
+    assert bench.link.read(second, 0, range(1)) is not None
+
+
+def test_another_generation_of_weights_is_named_anew_before_anything_is_asked(
+    bench: Bench,
+) -> None:
+    bench.come_up()
+    plan = bench.link.begin(ASKED)
+    bench.name, bench.weights = b"o" * 32, "memory:other"
+    bench.link.renew()
+    assert plan is not None
+    assert plan.reason == "closed"
+    wait_until(lambda: len(bench.sidecar.weights) == 2, "the weights are named anew")
+    assert bench.sidecar.weights[1]["weights"] == "memory:other"
+    assert bench.link.wait_until_on(10.0)
+    assert bench.sidecar.expect("namespace", 2)[1]["namespace"] == bench.name
 
 
 def test_without_a_name_nothing_is_asked(bench: Bench) -> None:

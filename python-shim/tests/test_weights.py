@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.api.exempt import FILES
-from tierkv.connectors.vllm.naming.weights import Weights, hub_cache
+from tierkv.connectors.vllm.naming.files import hub_cache
+from tierkv.connectors.vllm.naming.weights import Weights
 
 from .support.engine import vllm_config
 

@@ -50,6 +50,8 @@ export interface TargetStatus {
   disk: DiskStats | null;
   /** A sidecar: engines connected. */
   engines: number | null;
+  /** A sidecar: the kind of each engine, with its software where it is not vLLM. */
+  kinds: string[] | null;
   /** A sidecar: connected engines that may restore. */
   restoring: number | null;
   /** A sidecar: codec of attention KV. */
@@ -169,6 +171,7 @@ async function inspectSidecar({ sidecar }: Config): Promise<OwnSidecar> {
       maxBytes: status.arenaBytesMax,
       hitRate: hitRate(status.counters),
       engines: status.engines.length,
+      kinds: status.engines.map(({ kind, software }) => (kind === "vllm" ? kind : software)),
       restoring: status.engines.filter(({ isRestoring }) => isRestoring).length,
       kvCodec: status.kvCodec,
       fidelity: status.engines.map(({ id: engine, model, fidelity }) => ({
@@ -253,6 +256,7 @@ function blank(target: string, address: string): TargetStatus {
     pools: null,
     disk: null,
     engines: null,
+    kinds: null,
     restoring: null,
     kvCodec: null,
     fidelity: null,

@@ -62,6 +62,11 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
     ),
     gauge(`${own}_failpoints`, FAILPOINTS_HELP, armedFailpoints()),
     gauge(`${own}_engines`, "Connected engines.", engines.length),
+    gauge(
+      `${own}_engine_kinds`,
+      "Connected engines by kind: vllm, sglang or mlx-lm.",
+      countBy(engines).map(([kind, value]) => ({ labels: { kind }, value })),
+    ),
     gauge(`${own}_arena_bytes`, "Shared memory for all engines, in bytes.", arenaBytes),
     gauge(`${own}_slots`, "Slots in all arenas.", slots),
     gauge(`${own}_slots_free`, "Empty slots in all arenas.", slotsFree),
@@ -181,4 +186,10 @@ function ofVaults(
       return [{ labels: { class: name, tier, address }, value: state === "up" ? 1 : 0 }];
     }),
   );
+}
+
+function countBy(engines: SidecarStatus["engines"]): [string, number][] {
+  const counts = new Map<string, number>();
+  for (const { kind } of engines) counts.set(kind, (counts.get(kind) ?? 0) + 1);
+  return [...counts];
 }

@@ -118,6 +118,21 @@ test("a CPU with AMX, where vLLM may die, is a note of the engine, and no proble
   engine.close();
 });
 
+test("an engine that is not vLLM is named with its software in status and top", async () => {
+  const { path } = await open();
+  const { socket } = loadConfig(path, {}).sidecar;
+  const hello = { kind: "sglang", vllm: "sglang 0.5.23 torch 2.13.0" };
+  const engine = new FakeEngine(socket, { hello });
+  const isSaid = async (): Promise<void> => {
+    const { stdout } = await runInside(["status", "--config", path]);
+    expect(stdout).toContain("sidecar: 1 engine (sglang 0.5.23 torch 2.13.0) connected");
+  };
+  await vi.waitFor(isSaid, SOON);
+  const { stdout } = await runInside(["top", "--once", "--config", path]);
+  expect(stdout).toMatch(/engine-1 +sglang /);
+  engine.close();
+});
+
 test.each([
   [{ PYTORCH_CUDA_ALLOC_CONF: "max_split_size_mb:512,expandable_segments:True" }, 1],
   [{ PYTORCH_ALLOC_CONF: "expandable_segments:True" }, 1],

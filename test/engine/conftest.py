@@ -99,7 +99,8 @@ def release_engines(
 
 _OUTCOMES: dict[str, str] = {}
 _RUN = f"{MAIN} V2" if IS_V2 else MAIN
-_WITHOUT_VLLM = ("test_mlx.py", "test_exo.py")
+#: Beginning of a file's name -> the engine that it runs in place of vLLM.
+_WITHOUT_VLLM = {"test_mlx": "mlx-lm", "test_exo": "mlx-lm", "test_sglang": "sglang"}
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -119,7 +120,8 @@ def _record(name: str) -> None:
         return
     path = Path(record)
     known = json.loads(path.read_text()) if path.exists() else {}
-    outcomes = known.setdefault("mlx-lm" if name.startswith(_WITHOUT_VLLM) else _RUN, {})
+    engine = next((one for start, one in _WITHOUT_VLLM.items() if name.startswith(start)), _RUN)
+    outcomes = known.setdefault(engine, {})
     # The short form skips tests that the long form ran.
     if _OUTCOMES[name] != "skipped" or name not in outcomes:
         outcomes[name] = _OUTCOMES[name]

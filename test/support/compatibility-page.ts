@@ -213,14 +213,70 @@ const MLX_LINES: readonly (readonly [string, string])[] = [
   ],
 ];
 
-function mlxTable(results: Results): string {
-  const ends = results["mlx-lm"] ?? {};
-  const rows = MLX_LINES.map(([what, proof]) => {
+const LAYOUTS = "test_sglang_pools.py::test_pages_of_one_layout_are_read_in_every_other";
+
+/** Lines of SGLang: its server, and its own pools without an engine. */
+const SGLANG_LINES: readonly (readonly [string, string])[] = [
+  [
+    "server, Llama: restored after `/flush_cache`, ids and logprobs equal",
+    "test_sglang.py::test_pages_come_back_from_the_vault_bit_for_bit",
+  ],
+  [
+    "server: `cache_salt` and `extra_key` share nothing",
+    "test_sglang.py::test_salts_and_extra_keys_share_nothing",
+  ],
+  [
+    "server: weights updated with and without a flush",
+    "test_sglang.py::test_changed_weights_begin_another_generation",
+  ],
+  [
+    "server: vault's connection cut; sidecar hung, killed, started again",
+    "test_sglang.py::test_faults_cost_restores_but_no_request",
+  ],
+  [
+    "server: vault killed in the middle of a restore",
+    "test_sglang.py::test_a_vault_killed_in_the_middle_of_a_restore",
+  ],
+  [
+    "server started again, each layout and I/O back-end, `timeout` and `best_effort`",
+    "test_sglang_servers.py::test_a_server_started_again_restores_in_another_layout",
+  ],
+  ["server, LoRA", "test_sglang_servers.py::test_adapters_share_nothing_with_the_model"],
+  ["server, two tensor-parallel ranks", "test_sglang_servers.py::test_two_ranks_restore_together"],
+  ["pools, bf16: each layout and I/O back-end reads every other", `${LAYOUTS}[mha]`],
+  ["the same, float32", `${LAYOUTS}[float32]`],
+  ["the same, fp8", `${LAYOUTS}[fp8]`],
+  ["the same, MLA", `${LAYOUTS}[mla]`],
+  [
+    "pools of two tensor-parallel ranks",
+    "test_sglang_pools.py::test_ranks_of_heads_keep_their_own_pages",
+  ],
+  [
+    "the same, MLA: pages of the first rank",
+    "test_sglang_pools.py::test_ranks_of_mla_share_the_first_ones_pages",
+  ],
+  [
+    "other weights, adapters, arguments, shapes, types, ranks: another name",
+    "test_sglang_pools.py::test_everything_that_could_change_a_value_is_in_the_name",
+  ],
+  [
+    "windows, states, linkers: refused by name",
+    "test_sglang_pools.py::test_what_is_not_carried_is_refused_by_name",
+  ],
+];
+
+/** Returns a table of one engine that is not vLLM. */
+function alone(
+  title: string,
+  lines: readonly (readonly [string, string])[],
+  ends: Readonly<Record<string, string>>,
+): string {
+  const rows = lines.map(([what, proof]) => {
     const ended = ends[proof];
     if (ended === undefined || ended === "skipped") return `| ${what} | not run |`;
     return `| ${what} | ${ended === "passed" ? "yes" : ended} |`;
   });
-  return ["| mlx 0.32.4, mlx-lm 0.32.2, Linux on a CPU | |", "| --- | --- |", ...rows].join("\n");
+  return [`| ${title} | |`, "| --- | --- |", ...rows].join("\n");
 }
 
 export function renderCompatibilityPage(results: Results, gpu: GpuResults): string {
@@ -239,9 +295,17 @@ ${REASONS}
 
 ${gpuTable(gpu)}
 
+## SGLang
+
+${alone("SGLang 0.5.23, Linux on a CPU", SGLANG_LINES, results["sglang"] ?? {})}
+
+SGLang's own server, scheduler, HiCache and pools ran, with torch's attention; its compiled kernels and the page copies of GPUs are replaced by stand-ins (test/engine/harness/sglang_cpu)
+([how](how-to/sglang.md)). Not run: any GPU, published weights, MLA in the server (its kernels have no form for a CPU without AMX; its pools ran), pipeline and context parallelism, data-parallel attention,
+speculative decoding, \`--hicache-host-memory-mode buffer_only\`, storage attached to a running server, and the back-ends of LMCache and Mooncake beside ours.
+
 ## mlx-lm and EXO
 
-${mlxTable(results)}
+${alone("mlx 0.32.4, mlx-lm 0.32.2, Linux on a CPU", MLX_LINES, results["mlx-lm"] ?? {})}
 
 "yes" means: kept by a process that is then killed, restored by the next one, at least 0.9 of the prompt, logits bit for bit those of its own prompt cache (INT8 apart)
 ([how](how-to/mlx.md)). Not run: any Apple GPU, MLX on CUDA, macOS (tests took Linux's own calls away from the shim instead), models split over machines (nothing is kept of them), EXO as a whole: its Rust

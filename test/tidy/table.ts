@@ -292,6 +292,7 @@ export const TEST_FOLDERS: readonly string[] = [
 export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
   "python-shim/tierkv/connectors/": ["blake3", "msgspec", "torch", "vllm"],
   "python-shim/tierkv/mlx/": ["msgspec", "mlx", "mlx_lm", "numpy"],
+  "python-shim/tierkv/sglang/": ["msgspec", "sglang", "torch"],
   "python-shim/tierkv/": ["msgspec", "torch", "vllm"],
 };
 
@@ -308,7 +309,7 @@ export const SHIM_ROOMS: readonly string[] = [
   "offloading",
 ];
 
-/** The Python files that know releases apart: of vLLM the branches and the probe that names them, of mlx-lm and EXO a check. */
+/** The Python files that know releases apart: of vLLM the branches and the probe that names them, of mlx-lm, EXO and SGLang a name or a check. */
 export const PYTHON_COMPAT: readonly string[] = [
   "python-shim/tierkv/connectors/vllm/api/compat.py",
   "python-shim/tierkv/connectors/vllm/api/contract.py",
@@ -317,4 +318,5 @@ export const PYTHON_COMPAT: readonly string[] = [
   "python-shim/tierkv/connectors/vllm/link/systems.py",
   "python-shim/tierkv/mlx/exo.py",
   "python-shim/tierkv/mlx/naming.py",
+  "python-shim/tierkv/sglang/naming.py",
 ];

@@ -16,8 +16,8 @@ from mlx.utils import tree_flatten
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.link.messages import PAGE_ORDER
 from tierkv.connectors.vllm.link.processors import lower_priority
-from tierkv.connectors.vllm.naming.namespace import PAGE_ORDER
 from tierkv.mlx.buffers import Buffers
 from tierkv.mlx.form import ModelForm, UnnameableError
 from tierkv.mlx.kinds import Group

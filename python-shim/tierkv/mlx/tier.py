@@ -80,6 +80,7 @@ class Tier:
             software(),
             register,
             engine=f"mlx-{uuid.uuid4()}",
+            kind="mlx-lm",
             name=naming.name,
             identity=naming.identity,
             reports=self._report,

@@ -65,9 +65,17 @@ function describe(targets: readonly TargetStatus[]): string[] {
   return [...table([HEAD, ...targets.map(row)]), ...remarks];
 }
 
+/** Counts engines, and names the software of those that are not vLLM. */
+function describeEngines(engines: number, kinds: readonly string[]): string {
+  const others = [...new Set(kinds)].filter((kind) => kind !== "vllm");
+  const which = others.length === 0 ? "" : ` (${others.join(", ")})`;
+  return `${engines} ${engines === 1 ? "engine" : "engines"}${which}`;
+}
+
 /** Returns lines below the table: a vault's traffic, sessions and disk, or a sidecar's work. */
 function remark(status: TargetStatus, name: string): string[] {
-  const { engines, kvCodec, counters, disk, fidelity, forms, traffic, travel, pools } = status;
+  const { engines, kinds, kvCodec, counters, disk, fidelity, forms, traffic, travel, pools } =
+    status;
   if (traffic !== null) {
     const lines = [describeTraffic(traffic), ...describeSessions(status)].map(
       (text) => `${name}: ${text}`,
@@ -85,7 +93,7 @@ function remark(status: TargetStatus, name: string): string[] {
   const saved = `${count("blocks_saved")} blocks saved (${sizes})`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
-    `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
+    `sidecar: ${describeEngines(engines, kinds ?? [])} connected, ${saved}, ${back}`,
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
     ...(pools ?? []).map((one) => `sidecar: ${describePooled(one)}`),
     ...(fidelity ?? []).map(

@@ -69,16 +69,20 @@ type Arena = NonNullable<SidecarStatus["engines"][number]["arena"]>;
 
 function describeEngines({ engines }: SidecarStatus): string[] {
   if (engines.length === 0) return ["engines", "none is connected"];
-  const rows = engines.map(({ model, id, naming, isRestoring, arena, plans, workers, world }) => {
+  const rows = engines.map((engine) => {
+    const { model, id, kind, naming, isRestoring, arena, plans, workers, world } = engine;
     const state = isRestoring
       ? "restores"
       : naming.percent < 100
         ? `hashing weights: ${naming.percent} %`
         : "starting";
     const memory = arena === null ? [NONE, NONE, NONE] : memoryCells(arena);
-    return [id, model, state, `${workers}/${world}`, ...memory, String(plans)];
+    return [id, kind, model, state, `${workers}/${world}`, ...memory, String(plans)];
   });
-  return table([["engine", "model", "state", "ranks", "arena", "used", "of", "plans"], ...rows]);
+  return table([
+    ["engine", "kind", "model", "state", "ranks", "arena", "used", "of", "plans"],
+    ...rows,
+  ]);
 }
 
 /** Counts slots that were never touched as free. */

@@ -2,13 +2,16 @@
 import type { Stage } from "../restore/arena-context.ts";
 import type { Footprint, Forecast } from "../restore/forecast.ts";
 import type { Decided } from "../save/fidelity.ts";
-import type { Hello } from "../socket/hello.ts";
+import type { EngineKind, Hello } from "../socket/hello.ts";
 import type { GroupSpec, NamingState } from "../socket/messages.ts";
 import type { BlockKind } from "./ranks.ts";
 import type { WorkerRank } from "./worker-rank.ts";
 
 export interface EngineStatus {
   id: string;
+  kind: EngineKind;
+  /** Releases of the engine's software. */
+  software: string;
   /** Process id of the scheduler, and where its KV-cache events are published and replayed (`tcp://*:5557`); empty: nowhere. */
   pid: number;
   events: string;
@@ -68,9 +71,12 @@ export function fidelityOf(
 /** Returns the fields that an engine's connection gave in its hello. */
 export function saidBy(
   hello: Hello,
-): Pick<EngineStatus, "id" | "pid" | "events" | "replays" | "world" | "hasAmxTiles"> {
-  const { engine: id, pid, events, replays, world, hasAmxTiles } = hello;
-  return { id, pid, events, replays, world, hasAmxTiles };
+): Pick<
+  EngineStatus,
+  "id" | "kind" | "software" | "pid" | "events" | "replays" | "world" | "hasAmxTiles"
+> {
+  const { engine: id, kind, vllm: software, pid, events, replays, world, hasAmxTiles } = hello;
+  return { id, kind, software, pid, events, replays, world, hasAmxTiles };
 }
 
 export function arenaStatusOf(

@@ -4,6 +4,10 @@ import type { Reader } from "./reader.ts";
 
 export const LOCAL_PROTOCOL = 2;
 
+/** Kinds of engines; `hello` leaves vLLM's out. */
+export const ENGINE_KINDS = ["vllm", "sglang", "mlx-lm"] as const;
+export type EngineKind = (typeof ENGINE_KINDS)[number];
+
 export type Role = "scheduler" | "worker" | "status";
 
 export interface Hello {
@@ -17,6 +21,8 @@ export interface Hello {
   shards: number;
   pid: number;
   shim: string;
+  kind: EngineKind;
+  /** Releases of the engine's software. */
   vllm: string;
   /** True where the engine computes on a CPU with AMX tiles. */
   hasAmxTiles: boolean;
@@ -34,6 +40,7 @@ const NOBODY = {
   shards: 1,
   pid: 0,
   shim: "",
+  kind: "vllm",
   vllm: "",
   hasAmxTiles: false,
   isProducer: false,
@@ -62,6 +69,7 @@ export function parseHello(message: Reader): Hello {
     shards,
     pid: message.u32("pid"),
     shim: message.name("shim"),
+    kind: message.has("kind") ? message.oneOf("kind", ENGINE_KINDS) : "vllm",
     vllm: message.name("vllm"),
     hasAmxTiles: message.has("amx_tiles") && message.u32("amx_tiles", 1, 1) === 1,
     isProducer: message.has("producer") && message.u32("producer", 1, 1) === 1,

@@ -44,7 +44,7 @@ test("--once prints engines, vaults, restores, misses and savings; --json the ac
   const config = configOf(scene);
   const { exitCode, stdout } = await runInside(["top", "--once", "--config", config]);
   expect(exitCode).toBe(0);
-  expect(stdout).toMatch(/engine-1 +test\/model +restores +1\/1/);
+  expect(stdout).toMatch(/engine-1 +vllm +test\/model +restores +1\/1/);
   expect(stdout).toMatch(/^kv +up +[\d.]+ ms .* 127\.0\.0\.1:\d+$/m);
   expect(stdout).toContain("320 tokens in 1 restore");
   expect(stdout).toMatch(/1 +never_stored: new prompt: no engine has offered/);

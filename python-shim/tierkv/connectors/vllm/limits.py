@@ -201,3 +201,16 @@ MLX_POLL_S: Final = 0.05
 TIER_STORES_MAX: Final = 256
 #: How long such a tier's end waits for its copies, seconds.
 TIER_CLOSE_S: Final = 5.0
+#: How long HiCache's thread for look-ups waits for the sidecar's answer, seconds: all requests wait for that thread.
+SGLANG_LOOKUP_S: Final = 1.0
+#: How long its thread for reads waits for the next page, and for all pages of a call, seconds.
+SGLANG_STALL_S: Final = 1.0
+SGLANG_READ_S: Final = 5.0
+#: How long its thread for writes waits for free slots, seconds a call; then the rest of the call's pages is dropped.
+SGLANG_WRITE_S: Final = 1.0
+#: Pages that are handed over at a time.
+SGLANG_SAVE_PAGES: Final = 32
+#: Look-ups whose pages SGLang has not read yet: how long they are kept, seconds, because it never tells which it gives
+#: up, and how many.
+SGLANG_PLAN_KEPT_S: Final = 10.0
+SGLANG_PLANS_MAX: Final = 64

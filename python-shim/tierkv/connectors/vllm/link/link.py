@@ -48,6 +48,7 @@ class Plan:
     tokens: int = 0
     slots: dict[int, dict[int, int]] = field(default_factory=dict)
     reason: str = ""
+    is_asked: bool = False
 
     def is_held(self, group: int, index: int) -> bool:
         """Tell whether a vault or the sidecar holds a block."""
@@ -93,8 +94,8 @@ class _Side:
 class Link:
     """`name` gives the namespace for a fidelity, empty while it is not known; `register` is the worker's frame.
 
-    `engine`: its name in `hello`. `identity` gives the `weights` frame, None while it is not known. `reports` gives new
-    fields for `counts` frames. `opened` is called for a sidecar that knows nothing yet, `decided` with its
+    `engine`, `kind`: as in `hello`. `identity` gives the `weights` frame, None while it is not known. `reports` gives
+    new fields for `counts` frames. `opened` is called for a sidecar that knows nothing yet, `decided` with its
     answer to `weights`.
     """
 
@@ -105,6 +106,7 @@ class Link:
         register: Frame,
         *,
         engine: str,
+        kind: str = "",
         counters: Counters | None = None,
         name: Callable[[int], tuple[bytes, dict[str, str]]],
         identity: Callable[[], Frame | None],
@@ -123,6 +125,7 @@ class Link:
         self._fidelity: int | None = None
         self._wait_s = limits.WAIT_MS_DEFAULT / 1000
         self._connection = self._asked_on = self._named_on = 0
+        self._identified = ""
         self._arena_id = 0
         self._slot_bytes = 0
         self._memory: mmap | None = None
@@ -133,14 +136,16 @@ class Link:
         self._autostart = Autostart(settings)
         self._scheduler = Channel(
             settings.socket,
-            hello(engine, software, "scheduler"),
+            hello(engine, software, "scheduler", kind=kind),
             _Side(self._hear_welcome, self._hear, self._hear_close),
             self.counters.take_changes,
             self._autostart.attempt,
             reports=self._report,
         )
         side = _Side(self._describe, self._hear, self._hear_close)
-        self._worker = Channel(settings.socket, hello(engine, software, "worker"), side, dict)
+        self._worker = Channel(
+            settings.socket, hello(engine, software, "worker", kind=kind), side, dict
+        )
 
     def start(self) -> None:
         """Connect in the background, and go on trying."""
@@ -172,13 +177,13 @@ class Link:
         with self._changed:
             identity = None if self._asked_on == self._connection else self._identity()
             if identity is not None and self._scheduler.send(identity):
-                self._asked_on = self._connection
+                self._asked_on, self._identified = self._connection, identity["weights"]
 
     def _hear(self, frame: Frame) -> None:
-        """Take a frame of either connection. A `reclaim` is ignored, because every plan is being read and ends soon."""
+        """Take a frame of either connection. A `reclaim` of a pressed plan is ignored: it is read and ends soon."""
         kind = frame["t"]
         with self._changed:
-            if kind == "fidelity":
+            if kind == "fidelity" and frame.get("weights", self._identified) == self._identified:
                 self._fidelity = frame["fidelity"]
             elif kind == "arena":
                 self._map(frame)
@@ -188,6 +193,10 @@ class Link:
                 self._is_on = bool(frame["on"])
             elif kind in ("held", "placed", "done"):
                 self._hear_of_plan(frame)
+            elif kind == "reclaim":
+                plan = self._plans.get(frame["plan"])
+                if plan is not None and not plan.is_asked:
+                    self._release(plan.number)
             self._changed.notify_all()
         if kind == "fidelity":
             self._decided(frame)
@@ -254,6 +263,16 @@ class Link:
                 self._named_on = connection
         return digest
 
+    def renew(self) -> None:
+        """Name the engine anew, because its weights have changed; plans under way are over."""
+        with self._changed:
+            self._fidelity = None
+            self._asked_on = self._named_on = 0
+            for plan in list(self._plans.values()):
+                self._release(plan.number)
+            self._changed.notify_all()
+        self._ask()
+
     def wait_until_on(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         while True:
@@ -267,10 +286,13 @@ class Link:
             with self._changed:
                 self._changed.wait(min(left, limits.MLX_POLL_S))
 
-    def begin(self, groups: Sequence[Asked], start: int = 0, req: str = "") -> Plan | None:
+    def begin(
+        self, groups: Sequence[Asked], start: int = 0, req: str = "", *, is_waiting: bool = True
+    ) -> Plan | None:
         """Request a look-up, and a fetch from index `start` on; None without a sidecar or a name.
 
-        The caller ends every plan by `release`. `req`: the request's name, for people.
+        The caller ends every plan by `release`. `req`: the request's name, for people. `is_waiting`: whether a request
+        waits already; else the caller says so by `press`, and the sidecar may take the plan's slots until then.
         """
         if not self.name():
             self.counters.add("misses_not_named")
@@ -285,10 +307,30 @@ class Link:
             self._plans[plan.number] = plan
         frame: Frame = {"t": "prefetch", "req": plan.req, "plan": plan.number}
         frame["groups"] = [named_blocks(asked, asked.hashes, start) for asked in groups]
-        waits: Frame = {"t": "asked", "req": plan.req, "plan": plan.number}
-        if not self._scheduler.send(frame) or not self._scheduler.send(waits):
+        if not self._scheduler.send(frame):
             plan.reason = "closed"
+        if is_waiting:
+            self.press(plan)
         return plan
+
+    def press(self, plan: Plan) -> None:
+        """Tell the sidecar that a request waits for a plan, whose deadline begins now."""
+        with self._changed:
+            if plan.is_asked or plan.reason:
+                return
+            plan.is_asked = True
+            plan.late_s = time.monotonic() + self._wait_s + limits.MLX_PLAN_MARGIN_S
+        if not self._scheduler.send({"t": "asked", "req": plan.req, "plan": plan.number}):
+            plan.reason = "closed"
+
+    def wait(self, until: Callable[[], Any], patience_s: float) -> bool:
+        """Wait until `until` holds, which is asked after each frame; False after `patience_s`."""
+        with self._changed:
+            return bool(self._changed.wait_for(until, patience_s))
+
+    def suspect(self) -> None:
+        """Treat the sidecar as hung until its next frame, because an answer is overdue."""
+        self._scheduler.suspect()
 
     def ask(self, groups: Sequence[Asked]) -> Plan | None:
         """Begin a plan and wait for the sidecar's restore budget; None without an answer in time."""

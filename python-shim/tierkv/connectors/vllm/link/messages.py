@@ -5,7 +5,7 @@ Imports no msgspec: the GPU kit runs without it.
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import tierkv
 from tierkv.connectors.vllm import limits
@@ -13,12 +13,26 @@ from tierkv.connectors.vllm import limits
 if TYPE_CHECKING:
     from tierkv.connectors.vllm.link.frames import Frame
 
+#: Version of the order in which records hold K and V: (head, token, K or V). Certificates name it.
+PAGE_ORDER: Final = 1
+
 
 def hello(
-    engine: str, software: str, role: str, *, rank: int = 0, world: int = 1, shards: int = 1
+    engine: str,
+    software: str,
+    role: str,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    shards: int = 1,
+    kind: str = "",
 ) -> "Frame":
-    """Give the first frame of a connection. `shards`: how many of `world` ranks have pages of their own."""
+    """Give the first frame of a connection. `shards`: how many of `world` ranks have pages of their own.
+
+    `kind`: "sglang" or "mlx-lm"; empty: vLLM.
+    """
     return {
+        **({"kind": kind} if kind else {}),
         "t": "hello",
         "protocol": limits.LOCAL_PROTOCOL,
         "role": role,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tierkv.connectors.vllm.link.messages import PAGE_ORDER
 from tierkv.connectors.vllm.pages.specs import DTYPE_NAMES, Group
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 #: Incremented when a stored block's meaning changes without a change of any ingredient.
 KV_FORMAT_EPOCH: Final = 1
-#: Version of the order in which records hold K and V: (head, token, K or V). Certificates name it.
-PAGE_ORDER: Final = 1
 #: Hash algorithms whose collisions cannot be made on purpose (vLLM `--prefix-caching-hash-algo`).
 _STRONG_HASHES: Final = ("sha256", "sha256_cbor")
 

@@ -1,43 +1,26 @@
-"""Identifies a model completely: the files it was made from, and a digest of their contents."""
+"""Finds the files that vLLM made a model from, whose digest names it."""
 
-import fnmatch
-import hashlib
-import logging
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.api import compat
-from tierkv.connectors.vllm.api.exempt import FILES
-from tierkv.connectors.vllm.link.processors import lower_priority
-from tierkv.connectors.vllm.naming import digests
+from tierkv.connectors.vllm.naming.files import (
+    REMOTE,
+    ModelFiles,
+    UnknownWeightsError,
+    commit_of,
+    hub_cache,
+    texts_of,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-log = logging.getLogger("tierkv.shim")
 
-_WEIGHT_SUFFIXES: Final = (
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".gguf",
-    ".tensors",
-    ".npz",
-    ".nemo",
-)
-
-
-class UnknownWeightsError(Exception):
-    """The engine's weights cannot be read here; the text has the reason."""
-
-
-class Weights:
-    """The digest of a model's files, read in the background. `refused`: why there will be none."""
+class Weights(ModelFiles):
+    """The digest of the files of vLLM's model."""
 
     def __init__(
         self,
@@ -47,62 +30,14 @@ class Weights:
         *,
         identity: str = "",
     ) -> None:
-        """`folder`: where digests are kept; `born_ns`: files changed later are refused.
-
-        `identity`: the operator's name for the weights, which is trusted, so that no file is read.
-        """
-        self.digest = f"stated:{identity}" if identity else ""
-        self.refused = ""
-        self._config = config
-        store = digests.DigestStore(folder or digests.state_folder())
-        self._files = digests.FileDigests(store, born_ns or digests.process_born_ns())
-        self._thread = threading.Thread(target=self._run, name="tierkv-naming", daemon=True)
-
-    def start(self) -> None:
-        """Begin to read, and wait a moment, so that small models, and those with kept digests, are named at once.
-
-        Called on the helper thread at the first connection, so that the engine's start does not wait.
-        """
-        if not self.digest and self._thread.ident is None:
-            self._thread.start()
-            self._thread.join(limits.NAMING_START_WAIT_S)
-
-    @property
-    def percent(self) -> int:
-        if self.digest:
-            return 100
-        total = self._files.total_bytes
-        return min(99, self._files.done_bytes * 100 // total) if total else 0
-
-    def close(self) -> None:
-        self._files.close()
-
-    def _run(self) -> None:
-        lower_priority()
-        try:
-            self.digest = self._identify()
-        except (UnknownWeightsError, digests.FileDigestError) as error:
-            self.refused = str(error)
-        except Exception as error:  # no caller waits for this thread, so it must leave an answer
-            log.exception("tierKV: the model's files cannot be read")
-            self.refused = f"the model's files cannot be read ({error!r})"
-
-    def _identify(self) -> str:
-        listed = {
-            f"{role}/{name}": path
-            for role, place in sources(self._config, os.environ)
-            for name, path in files_of(place)
-        }
-        if len(listed) > limits.WEIGHT_FILES_MAX:
-            raise UnknownWeightsError(f"the model has more than {limits.WEIGHT_FILES_MAX} files")
-        reads_files = str(self._config.load_config.load_format) != "dummy"
-        if reads_files and not any(name.endswith(_WEIGHT_SUFFIXES) for name in listed):
-            raise UnknownWeightsError("no weights are among the model's files on this machine")
-        found = self._files.read(sorted(set(listed.values())))
-        digest = hashlib.sha256()
-        for name, path in sorted(listed.items()):
-            digest.update(f"{name}\0{found[path]}\0".encode())
-        return f"files:{digest.hexdigest()}"
+        """As `ModelFiles`, whose sources follow from vLLM's configuration."""
+        super().__init__(
+            lambda: sources(config, os.environ),
+            folder,
+            born_ns,
+            identity=identity,
+            has_weights=lambda: str(config.load_config.load_format) != "dummy",
+        )
 
 
 def sources(config: "VllmConfig", environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -119,17 +54,14 @@ def sources(config: "VllmConfig", environment: Mapping[str, str]) -> Iterator[tu
         names = dict.fromkeys(filter(None, (str(model.model), str(model.model_weights or ""))))
         found = [p for name in names for p in places(name, model, load.download_dir, environment)]
         yield from ((f"{role}{number}", place) for number, place in enumerate(found))
-        for key, text in _texts(load.model_loader_extra_config, "extra"):
+        for key, text in texts_of(load.model_loader_extra_config, "extra"):
             if "://" in text:
-                raise UnknownWeightsError(_REMOTE.format(text))
+                raise UnknownWeightsError(REMOTE.format(text))
             if os.path.exists(text):
                 yield f"{role}.{key}", Path(text)
         scales = model.multimodal_config and model.multimodal_config.mm_encoder_fp8_scale_path
         if scales:
             yield f"{role}.scales", Path(scales)
-
-
-_REMOTE: Final = "the weights come from {}, which this engine cannot be asked to read whole"
 
 
 def places(
@@ -140,7 +72,7 @@ def places(
     Raises UnknownWeightsError where there are none.
     """
     if "://" in name:
-        raise UnknownWeightsError(_REMOTE.format(name))
+        raise UnknownWeightsError(REMOTE.format(name))
     if os.path.exists(name):
         return [Path(name)]
     if environment.get("VLLM_USE_MODELSCOPE", "0").lower() in ("1", "true"):
@@ -157,7 +89,7 @@ def _snapshots(
     found = []
     for cache in caches:
         folder = cache / f"models--{name.replace('/', '--')}"
-        commit = compat.hub_commit(model.hf_config) or _commit(
+        commit = compat.hub_commit(model.hf_config) or commit_of(
             folder, str(model.revision or "main")
         )
         snapshot = folder / "snapshots" / commit
@@ -166,58 +98,3 @@ def _snapshots(
     if not found:
         raise UnknownWeightsError(f"no snapshot of {name} is in {' or '.join(map(str, caches))}")
     return found
-
-
-def _commit(folder: Path, revision: str) -> str:
-    """Give a revision's commit on this machine; empty if unknown."""
-    if (folder / "snapshots" / revision).is_dir():
-        return revision
-    try:
-        return (folder / "refs" / revision).read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def hub_cache(environment: Mapping[str, str]) -> Path:
-    """Give the folder of the hub's library, by its own rule."""
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if environment.get(name):
-            return Path(environment[name]).expanduser()
-    home = environment.get("HF_HOME") or os.path.join(
-        environment.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "huggingface"
-    )
-    return Path(home).expanduser() / "hub"
-
-
-def files_of(place: Path) -> Iterator[tuple[str, Path]]:
-    """Give the files of a folder, or a single file, with relative names; skips `exempt` and hidden ones."""
-    if not place.is_dir():
-        yield place.name, place
-        return
-    seen: set[str] = set()
-    for here, folders, names in os.walk(place, followlinks=True):
-        real = os.path.realpath(here)
-        folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
-        if real in seen:
-            continue
-        seen.add(real)
-        for name in sorted(names):
-            path = Path(here, name)
-            if not name.startswith(".") and not _is_exempt(name) and path.is_file():
-                yield str(path.relative_to(place)), path
-
-
-def _is_exempt(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in FILES)
-
-
-def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Give all texts in a loader's options."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _texts(item, f"{place}.{key}")
-    elif isinstance(value, list | tuple):
-        for number, item in enumerate(value):
-            yield from _texts(item, f"{place}.{number}")
