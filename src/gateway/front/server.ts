@@ -46,6 +46,8 @@ export interface FrontOptions extends Forwarding {
   /** Whether answers name the engine that made them. */
   hasEngine: boolean;
   stored: StoredResponses;
+  /** Whether an engine has named a vault, in which marked prompts can be kept. */
+  keeps: () => boolean;
   leaving: Leaving;
 }
 
@@ -170,7 +172,7 @@ async function exchangeOf(
   { body, holder, visit, path, arrivedMs }: Arrived & { body: Held },
   options: FrontOptions,
 ): Promise<Exchange | null> {
-  const reading = readingOf(body.bytes, path, request.headers, holder);
+  const reading = readingOf(body.bytes, path, request.headers, holder, options.keeps);
   if (reading === null) return refused(response, "no_json", options);
   const { asked, passage } = reading;
   const tenant = tenantOf(holder);
