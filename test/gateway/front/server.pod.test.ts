@@ -137,7 +137,7 @@ test(
     process.stdout.write(
       `pod ${JSON.stringify({ codes: Object.fromEntries(codes), held, peak: peak() })}\n`,
     );
-    expect([...codes.keys()].sort()).toEqual([200, 429]);
+    expect([...codes.keys()].sort((one, other) => one - other)).toEqual([200, 429]);
     expect(codes.get(200)).toBe(held);
     // A fifth of the memory at least is put to use: each body is held three times.
     expect(held * BODY_BYTES * 3).toBeGreaterThan(POD_BYTES / 10);
