@@ -1,4 +1,4 @@
-"""The gateway before a real engine: what a client of the Messages API marks with `cache_control` is kept in the vault."""
+"""What a client of the Messages API marks with `cache_control` the gateway keeps in the vault, before a real engine."""
 
 from __future__ import annotations
 
