@@ -93,7 +93,8 @@ export async function startGateway(
     const registry = config.sequences ? roster : null;
     const stored = new StoredResponses(`${config.indexFile}.responses`, logger);
     open.push(stored);
-    const how = { listen: config.listen, tls, registry, origins, stored, leaving };
+    const keeps = (): boolean => roster.hasVault;
+    const how = { listen: config.listen, tls, registry, origins, stored, leaving, keeps };
     const front: Front = await startFront({ ...how, ...serving });
     const serves: Running[] = [front];
     let isReady = false;

@@ -83,6 +83,14 @@ export class Roster {
     return this.membersOf(engine).reduce((sum, { holder }) => sum + index.blocks(holder, tier), 0);
   }
 
+  /** Whether an engine has named a vault, and so runs tierKV. */
+  get hasVault(): boolean {
+    const { index } = this.#options;
+    return [...this.#followed.values()].some(({ members }) =>
+      members.some(({ holder }) => index.pulls(holder)),
+    );
+  }
+
   /** Returns the members whose events are complete, with the last batch applied. */
   followed(): Followed[] {
     return [...this.#followed.values()]

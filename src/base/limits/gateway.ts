@@ -38,6 +38,8 @@ export const GATEWAY_FORM_MODEL_CHARS_MAX = 1_024;
 /** Share of this process's memory that request bodies may take, and times that a body is held: bytes, text, values. */
 export const GATEWAY_BODIES_SHARE = 0.4;
 export const GATEWAY_BODY_COPIES = 3;
+/** A body up to this length is kept until its answer ends, because letting it go earlier costs more time. */
+export const GATEWAY_BODY_KEPT_BYTES: number = 16 * KIB;
 /** A refused client may go on sending its body for this long, to read the reason; the body is discarded. */
 export const GATEWAY_LINGER_MS = 2_000;
 /** A client that reads nothing of its answer for this long is disconnected. */

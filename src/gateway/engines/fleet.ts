@@ -220,12 +220,16 @@ export class Fleet {
     const stuck = new Set<string | null>();
     for (const waiter of this.#waiting.items()) {
       const { model, not, only } = waiter;
+      const isStuck = stuck.has(model);
+      const isFree = not.size === 0 && only === null;
+      // Its engines are there, and full; asked once for all that wait for them.
+      if (isStuck && isFree) continue;
       const missing = this.#missing(waiter);
-      if (missing === null && stuck.has(model)) continue;
+      if (missing === null && isStuck) continue;
       const result = missing ?? this.#choose(waiter);
       if (result !== null) waiter.settle(result);
       // Others may find room where this one may not go.
-      else if (not.size === 0 && only === null) stuck.add(model);
+      else if (isFree) stuck.add(model);
     }
   }
 }

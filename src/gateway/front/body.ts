@@ -1,12 +1,14 @@
 // Owns reading a request's body whole, within a limit per body and one for all bodies together.
 import type { IncomingMessage } from "node:http";
 import { totalmem } from "node:os";
+import { Readable } from "node:stream";
 import { getHeapStatistics } from "node:v8";
 import {
   GATEWAY_BODIES_BYTES_MAX,
   GATEWAY_BODIES_SHARE,
   GATEWAY_BODY_BYTES_MAX,
   GATEWAY_BODY_COPIES,
+  GATEWAY_BODY_KEPT_BYTES,
   GATEWAY_BODY_PARTS_MAX,
   GATEWAY_FORM_MODEL_CHARS_MAX,
 } from "../../base/limits/gateway.ts";
@@ -43,6 +45,57 @@ export class BodyBudget {
   give(bytes: number): void {
     this.bytes -= GATEWAY_BODY_COPIES * bytes;
   }
+}
+
+/** A body that is let go as soon as no retry can need it: its room and its bytes. */
+export class Held {
+  #bytes: Buffer;
+  readonly #budget: BodyBudget;
+  #room: number;
+
+  constructor(bytes: Buffer, budget: BodyBudget) {
+    this.#bytes = bytes;
+    this.#budget = budget;
+    this.#room = bytes.length;
+  }
+
+  get bytes(): Buffer {
+    return this.#bytes;
+  }
+
+  /** Takes the place of the bytes that came, in the same room. */
+  replace(bytes: Buffer): void {
+    if (this.#room > 0) this.#bytes = bytes;
+  }
+
+  /** Idempotent. */
+  release(): void {
+    this.#bytes = NO_BYTES;
+    if (this.#room > 0) this.#budget.give(this.#room);
+    this.#room = 0;
+  }
+
+  /** Returns the body to send; a long one as a stream, which an HTTP client does not keep until the answer ends. */
+  toSend(): Buffer | Readable | null {
+    const bytes = this.#bytes;
+    if (bytes.length <= GATEWAY_BODY_KEPT_BYTES) return bytes.length === 0 ? null : bytes;
+    // Whole from the beginning, so that its length is known.
+    const stream = new Readable({ read: () => {} });
+    stream.push(bytes);
+    stream.push(null);
+    return stream;
+  }
+}
+
+const NO_BYTES = Buffer.alloc(0);
+
+/** Reads a body that the caller releases. */
+export async function holdBody(
+  request: IncomingMessage,
+  budget: BodyBudget,
+): Promise<Held | BodyFailure> {
+  const bytes = await readBody(request, budget);
+  return typeof bytes === "string" ? bytes : new Held(bytes, budget);
 }
 
 /** Reads a body. The caller gives the bytes of a whole body back to the budget; a failed read gives back its own. */

@@ -13,6 +13,7 @@ import type { Fleet } from "../engines/fleet.ts";
 import type { Choice, Router, Sent } from "../score/router.ts";
 import type { Visit } from "./allowance.ts";
 import { Attempts } from "./attempts.ts";
+import type { Held } from "./body.ts";
 import { dialectOf, errorEvent } from "./dialect.ts";
 import { decoded } from "./encoding.ts";
 import type { Plain } from "./encoding.ts";
@@ -60,13 +61,6 @@ export interface Exchange {
   visit: Visit | null;
   /** Sees the first bytes of a successful answer; undefined: nobody needs them. */
   onBegun: ((engine: Engine, chunk: Buffer) => void) | undefined;
-}
-
-/** A body that is given back as soon as no retry can need it. */
-export interface Held {
-  readonly bytes: Buffer;
-  /** Idempotent. */
-  release(): void;
 }
 
 interface Tried extends Exchange {
@@ -167,7 +161,7 @@ function ask(
       ...Object.entries(sent.headers).flat(),
       ...headersToEngine(request, passage, engine.access),
     ],
-    body: body.bytes.length === 0 ? null : body.bytes,
+    body: body.toSend(),
     signal: Ending.of(signal),
   });
 }

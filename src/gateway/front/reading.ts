@@ -5,6 +5,7 @@ import { sessionOf } from "../score/ring.ts";
 import type { Asked } from "../score/router.ts";
 import type { Refusal, Visit } from "./allowance.ts";
 import { modelInForm, modelOf, parseBody, textBytes } from "./body.ts";
+import { withKeep } from "./cache-control.ts";
 import { EVERYTHING } from "./headers.ts";
 import type { Passage } from "./headers.ts";
 import { KEY_HEADERS, withTenant } from "./keys.ts";
@@ -59,17 +60,22 @@ export function enter(holder: Holder): Visit | Refusal | null {
   return holder === ANYBODY ? null : (holder.allowance?.enter() ?? null);
 }
 
-/** Returns null for a body whose tenant cannot be set, because it is no JSON object. */
+/**
+ * Returns null for a body whose tenant cannot be set, because it is no JSON object. `keeps`: whether an engine has a
+ * vault, in which what a request marks is kept; absent: it is not asked for.
+ */
 export function readingOf(
   bytes: Buffer,
   path: string,
   headers: IncomingHttpHeaders,
   holder: Holder,
+  keeps: (() => boolean) | null = null,
 ): Reading | null {
   const type = headers["content-type"];
   const given = { bytes, parsed: parseBody(bytes, type) };
-  const body = holder === ANYBODY ? given : withTenant(given, holder, type);
-  if (body === null) return null;
+  const owned = holder === ANYBODY ? given : withTenant(given, holder, type);
+  if (owned === null) return null;
+  const body = keeps === null ? owned : withKeep(owned, path, keeps);
   const { parsed } = body;
   const id = String(headers["x-request-id"] ?? "");
   const session = sessionOf(headers, parsed);

@@ -15,18 +15,19 @@ import type { Choice } from "../score/router.ts";
 import { computeAhead, forOneToken } from "./ahead.ts";
 import type { Computed } from "./ahead.ts";
 import { Visit } from "./allowance.ts";
-import { fieldsOf, readBody } from "./body.ts";
-import type { BodyBudget } from "./body.ts";
+import { fieldsOf, holdBody } from "./body.ts";
+import type { BodyBudget, Held } from "./body.ts";
 import { allowOrigin, answerPreflight } from "./cors.ts";
 import type { Origins } from "./cors.ts";
 import { forward } from "./forward.ts";
-import type { Forwarding, Held } from "./forward.ts";
+import type { Exchange, Forwarding } from "./forward.ts";
 import type { Keys } from "./keys.ts";
 import type { Leaving } from "./leaving.ts";
 import { Losses } from "./losses.ts";
 import { enter, holderOf, isPassed, readingOf, tenantOf } from "./reading.ts";
 import type { Holder, Reading } from "./reading.ts";
 import { pathOf, refuseCounted, refuseLimited, refuseUnread, tellLimits } from "./refusal.ts";
+import type { Refused } from "./refusal.ts";
 import type { StoredResponses } from "./responses.ts";
 import { answerSequence, GENERATE } from "./sequences.ts";
 import type { Registry } from "./sequences.ts";
@@ -45,6 +46,8 @@ export interface FrontOptions extends Forwarding {
   /** Whether answers name the engine that made them. */
   hasEngine: boolean;
   stored: StoredResponses;
+  /** Whether an engine has named a vault, in which marked prompts can be kept. */
+  keeps: () => boolean;
   leaving: Leaving;
 }
 
@@ -140,19 +143,14 @@ async function take(
   arrived: Arrived,
   options: FrontOptions,
 ): Promise<void> {
-  const { budget } = options;
-  const bytes = await readBody(request, budget);
-  if (bytes === "gone") return options.figures.gone();
-  if (typeof bytes === "string") return refuseCounted(response, bytes, options);
-  let isHeld = true;
-  const release = (): void => {
-    if (isHeld) budget.give(bytes.length);
-    isHeld = false;
-  };
+  const body = await holdBody(request, options.budget);
+  if (body === "gone") return options.figures.gone();
+  if (typeof body === "string") return refuseCounted(response, body, options);
   try {
-    await pass(request, response, { ...arrived, bytes, release }, options);
+    const exchange = await exchangeOf(request, response, { ...arrived, body }, options);
+    if (exchange !== null) await forward(exchange, options);
   } finally {
-    release();
+    body.release();
   }
 }
 
@@ -164,46 +162,55 @@ interface Arrived {
   arrivedMs: number;
 }
 
-async function pass(
+/**
+ * Returns null where the request was refused. What it returns holds nothing of the request's text but `body`, because a
+ * function that waits for the whole answer would keep all that it has read.
+ */
+async function exchangeOf(
   request: IncomingMessage,
   response: ServerResponse,
-  { bytes, holder, visit, path, arrivedMs, release }: Arrived & Held,
+  { body, holder, visit, path, arrivedMs }: Arrived & { body: Held },
   options: FrontOptions,
-): Promise<void> {
-  const reading = readingOf(bytes, path, request.headers, holder);
-  if (reading === null) return refuseCounted(response, "no_json", options);
+): Promise<Exchange | null> {
+  const reading = readingOf(body.bytes, path, request.headers, holder, options.keeps);
+  if (reading === null) return refused(response, "no_json", options);
   const { asked, passage } = reading;
   const tenant = tenantOf(holder);
   const place = options.stored.placeOf(path, asked.body, tenant, options.fleet.engines);
-  if (place === "nowhere") return refuseCounted(response, "no_response", options);
+  if (place === "nowhere") return refused(response, "no_response", options);
   const spent = visit?.spend(asked.body, asked.bytes) ?? null;
   tellLimits(response, visit);
-  if (spent !== null) return refuseLimited(response, spent, options);
+  if (spent !== null) {
+    refuseLimited(response, spent, options);
+    return null;
+  }
   const losses = new Losses();
   const picked = await chosen({ request, response, path }, reading, losses, options);
-  if (picked === "suspect") return refuseCounted(response, "suspect", options);
-  const { choice, body } = picked;
-  if (choice.isLate) return refuseCounted(response, "late", options);
-  const target = `${path}${(request.url ?? "").replace(/^[^?]*/, "")}`;
-  await forward(
-    {
-      request,
-      response,
-      target,
-      body: held(body, release),
-      model: asked.model,
-      choice,
-      only: place === "any" ? null : place,
-      losses,
-      passage,
-      hasEngine: options.hasEngine,
-      isStream: fieldsOf(asked.body)["stream"] === true,
-      arrivedMs,
-      visit,
-      onBegun: options.stored.onBegun(path, tenant),
-    },
-    options,
-  );
+  if (picked === "suspect") return refused(response, "suspect", options);
+  const { choice } = picked;
+  if (choice.isLate) return refused(response, "late", options);
+  body.replace(picked.body);
+  return {
+    request,
+    response,
+    target: `${path}${(request.url ?? "").replace(/^[^?]*/, "")}`,
+    body,
+    model: asked.model,
+    choice,
+    only: place === "any" ? null : place,
+    losses,
+    passage,
+    hasEngine: options.hasEngine,
+    isStream: fieldsOf(asked.body)["stream"] === true,
+    arrivedMs,
+    visit,
+    onBegun: options.stored.onBegun(path, tenant),
+  };
+}
+
+function refused(response: ServerResponse, reason: Refused, options: FrontOptions): null {
+  refuseCounted(response, reason, options);
+  return null;
 }
 
 /** Chooses an engine, where that pays after another engine has computed the prompt. */
@@ -227,20 +234,6 @@ async function chosen(
   }
   return losses.allows(handed) ? { choice: await router.choose(asked), body: bytes } : "suspect";
 }
-
-/** Lets go of the bytes, too, so that they can be collected while the answer passes. */
-function held(bytes: Buffer, release: () => void): Held {
-  const of = {
-    bytes,
-    release(): void {
-      of.bytes = NO_BYTES;
-      release();
-    },
-  };
-  return of;
-}
-
-const NO_BYTES = Buffer.alloc(0);
 
 function sayHealth(response: ServerResponse, { fleet, leaving }: FrontOptions): void {
   response.writeHead(fleet.hasAny(null) && !leaving.isLeaving ? 200 : 503).end();

@@ -51,10 +51,10 @@ function membersOf(body: Buffer, start: number): Member[] {
 }
 
 /**
- * Returns the bytes of a valid JSON object with `field` set to `value` once, as its first member; JSON's parsers differ in
+ * Returns the bytes of a valid JSON object with `field` set to a JSON `value` once, as its first member; JSON's parsers differ in
  * which of several equal names counts. All other members keep their bytes.
  */
-export function withField(body: Buffer, field: string, value: string | null): Buffer {
+export function withField(body: Buffer, field: string, value: unknown): Buffer {
   const start = body.indexOf("{");
   const set = Buffer.from(`${JSON.stringify(field)}:${JSON.stringify(value)}`);
   const members = membersOf(body, start);

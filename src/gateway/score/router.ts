@@ -33,6 +33,19 @@ export interface Asked {
   objective: string;
 }
 
+/** Properties that are needed until the answer ends; the body is not one of them, because it may be long. */
+interface About extends Pick<Asked, "id" | "model" | "session"> {
+  /** Whether one choice alone was asked for. */
+  isSingle: boolean;
+}
+
+const aboutOf = ({ id, model, session, body }: Asked): About => ({
+  id,
+  model,
+  session,
+  isSingle: isSingle(body),
+});
+
 /** A request at one engine. */
 export interface Sent {
   /** Called at the first byte of the answer. */
@@ -103,12 +116,13 @@ export class Router {
     const found = looks ? await this.#knowing.know(asked) : unknown(asked.bytes);
     const known = reaching(found, handedOver, this.#options.fleet.engines);
     const turn = this.#turnOf(known, asked);
+    const about = aboutOf(asked);
     return {
       isLate: this.#isLate(known, asked.model, turn),
       turn,
       ahead: this.#aheadOf(known, asked.model),
       order: this.#orderOf(known, asked.session),
-      send: (engine) => this.#send(engine, known, asked, turn),
+      send: (engine) => this.#send(engine, known, about, turn),
     };
   }
 
@@ -234,14 +248,14 @@ export class Router {
     return held < most && pressure > 0 ? pressure * this.#ttftOf(engine).computeMs(held, most) : 0;
   }
 
-  #send(engine: Engine, known: Known, asked: Asked, turn: Turn): Sent {
+  #send(engine: Engine, known: Known, about: About, turn: Turn): Sent {
     const { preset } = this.#options;
     const part = memberFor(known, engine);
     const span = part === null || part.member.rank === null ? spanAt(known, engine) : part.span;
     const ttft = this.#ttftOf(engine);
     const parts = ttft.partsOf(span);
     const sentMs = nowMs();
-    const decision = this.decisions.add(this.#decisionOf(engine, known, asked, parts));
+    const decision = this.decisions.add(this.#decisionOf(engine, known, about, parts));
     const left = part === null ? null : this.#enterMember(part, span);
     const isKnown = known.tokens > 0;
     // A prompt of estimated length counts for those behind it; nothing is learnt from it.
@@ -262,7 +276,7 @@ export class Router {
         wholeMs = nowMs() - sentMs;
       },
       answered(tokens) {
-        if (computing === null || !isKnown || !isSingle(asked.body)) return;
+        if (computing === null || !isKnown || !about.isSingle) return;
         decision.measuredMs = ttft.answered(computing, wholeMs, Math.max(0, tokens - 1));
       },
       ended() {
@@ -294,7 +308,7 @@ export class Router {
   #decisionOf(
     engine: Engine,
     known: Known,
-    { id, model, session }: Asked,
+    { id, model, session }: About,
     parts: TtftParts,
   ): Decision {
     const { preset, fleet } = this.#options;
@@ -343,7 +357,7 @@ function rankOf(part: Part | null): Record<string, string> {
 
 /** The token count of several choices at once says nothing about time. */
 function isSingle(body: unknown): boolean {
-  const { n } = body as { n?: unknown };
+  const { n } = (typeof body === "object" && body !== null ? body : {}) as { n?: unknown };
   return n === undefined || n === null || n === 1;
 }
 

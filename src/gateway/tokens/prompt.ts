@@ -21,7 +21,7 @@ export interface Prompt {
 type Common = Pick<Prompt, "model" | "salt" | "isComputed">;
 
 const COMPLETIONS = "/v1/completions";
-const CHAT = "/v1/chat/completions";
+export const CHAT = "/v1/chat/completions";
 export const MESSAGES = "/v1/messages";
 export const RESPONSES = "/v1/responses";
 /** vLLM takes any form there, and tells it by its fields. */

@@ -18,6 +18,8 @@ RESPONSES = "/v1/responses"
 INVOCATIONS = "/invocations"
 #: Characters of a text, and how many different texts there are before each gets its number.
 LONGEST, TEXTS = 150, 3000
+#: Fewest characters of a request's first text: above GATEWAY_TOKENIZE_CHARS_MIN, below which the gateway goes by load.
+FIRST = 600
 #: Ids below this one are no marks of turns.
 VOCABULARY = 100_000
 #: A client's own template; Jinja as it is.
@@ -65,10 +67,18 @@ class _Words:
         self.chance = random.Random(seed)
         self._pool = [text for text in texts(TEXTS, seed) if 0 < len(text) <= LONGEST]
         self._made = 0
+        self._is_first = True
+
+    def begin(self) -> None:
+        """Makes the next text the first one of a request."""
+        self._is_first = True
 
     def text(self) -> str:
         self._made += 1
         pieces = [self.chance.choice(self._pool) for _ in range(self.chance.randrange(1, 4))]
+        while self._is_first and sum(map(len, pieces)) < FIRST:
+            pieces.append(self.chance.choice(self._pool))
+        self._is_first = False
         return f"{self._made} {self.chance.random()} " + " ".join(pieces)
 
     def ids(self) -> list[int]:
@@ -86,7 +96,8 @@ def _user(words: _Words) -> Body:
 
 def _turns(words: _Words) -> list[Body]:
     """A system's text or none, turns of both, and a question."""
-    made = [{"role": "system", "content": words.text()}] * words.chance.randrange(2)
+    has_system = words.chance.random() < 0.5
+    made = [{"role": "system", "content": words.text()}] if has_system else []
     for _ in range(words.chance.randrange(3)):
         made += [_user(words), {"role": "assistant", "content": words.text()}]
     return [*made, _user(words)]
@@ -303,6 +314,7 @@ def requests(count: int, seed: int, model: str) -> list[Asked]:
     made = []
     for at in range(count):
         name, (path, make), is_known = forms[at % len(forms)]
+        words.begin()
         body = {"model": model, _LIMITS.get(path, "max_tokens"): 1, **make(words)}
         made.append(Asked(name, path, body, is_known))
     return made

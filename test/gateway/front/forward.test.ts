@@ -1,5 +1,6 @@
 // Owns the proof that answers pass untouched, and that a request whose engine fails gets a whole answer of another or an error.
 import { expect, test } from "vitest";
+import { GATEWAY_BODY_KEPT_BYTES } from "../../../src/base/limits/gateway.ts";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Fault } from "../../support/sim-engine.ts";
 
@@ -50,6 +51,26 @@ test.each<Fault>(["reset", "unserved", "break-after-head"])(
       expect(answer.text.endsWith("data: [DONE]\n\n")).toBe(true);
     }
     expect(bad!.asked.length).toBeGreaterThan(0);
+  },
+);
+
+test.each<Fault>(["none", "reset", "unserved", "break-after-head"])(
+  "a long body reaches an engine whole and with its length, after another one failed with %s, too",
+  async (fault) => {
+    const { engines, url } = await gatewayBefore([["m"], ["m"]]);
+    engines[0]!.fault = fault;
+    const text = "x".repeat(2 * GATEWAY_BODY_KEPT_BYTES);
+    const body = JSON.stringify({ model: "m", prompt: text, stream: true });
+    for (let n = 0; n < 2; n += 1) {
+      const { code } = await call(url, "/v1/completions", { body, headers: JSON_TYPE });
+      expect(code).toBe(200);
+    }
+    const all = engines.flatMap(({ asked }) => asked);
+    expect(all.length).toBeGreaterThan(fault === "none" ? 1 : 2);
+    for (const one of all) {
+      expect(one.body === body).toBe(true);
+      expect(one.headers["content-length"]).toBe(String(body.length));
+    }
   },
 );
 

@@ -1,5 +1,10 @@
 // Owns the proof that four engines reuse nearly all that could be reused, whatever form conversations are sent in.
-import { expect, test } from "vitest";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { createServer } from "node:net";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { expect, onTestFinished, test } from "vitest";
 import { call, until } from "../../support/gateways.ts";
 import { rendered, renderingEngines } from "../../support/rendering-engines.ts";
 import { tokensOf } from "../../support/sim-engine.ts";
@@ -10,6 +15,13 @@ const TALKS = 24;
 const TURNS = 6;
 /** Of 0.72 that one engine with room for everything would reuse, four engines reuse at least this. */
 const GOAL = 0.7 / 0.72;
+/** Folder of the programs of public routers (bench/routers/README.md); undefined: they are not run. */
+const ROUTERS = process.env["TIERKV_TEST_ROUTERS"];
+/** Statuses of a router that does not take a form: it reuses nothing then. */
+const UNSERVED = [400, 404, 405, 422, 501];
+/** Public routers know what they sent as a text, and nothing is forgotten here: they may be as good, and at most this much better. */
+const AS_GOOD = 0.98;
+const PROGRAMS = [["vllm-router"], ["sglang-router", "launch"]];
 const CHAT = "/v1/chat/completions";
 
 /** What was said so far: a user's texts, and what came back for all but the last of them. */
@@ -131,8 +143,10 @@ interface Reuse {
 }
 
 /** Sends each conversation's turns in rounds, all conversations at once. */
-async function reuseOf({ path, body }: Form): Promise<Reuse> {
-  const { url, engines, publishers } = await renderingEngines(ENGINES);
+async function reuseOf({ path, body }: Form, router: readonly string[] = []): Promise<Reuse> {
+  const { url: ours, engines, publishers } = await renderingEngines(ENGINES);
+  const names = engines.map(({ name }) => name);
+  const url = router.length === 0 ? ours : await started(router, names);
   const sum: Reuse = { reused: 0, possible: 0, all: 0 };
   for (const [at, engine] of engines.entries()) {
     engine.onPrompt = async (tokens) => {
@@ -156,15 +170,51 @@ async function reuseOf({ path, body }: Form): Promise<Reuse> {
         }),
       ),
     );
-    for (const { code } of answers) expect(code).toBe(200);
+    for (const { code } of answers)
+      expect([200, ...(router.length === 0 ? [] : UNSERVED)]).toContain(code);
     await until(async () => {
       for (const publisher of publishers) await publisher.publish([]);
-      const { text } = await call(url, "/metrics");
+      const { text } = await call(ours, "/metrics");
       const known = [...text.matchAll(/indexed_blocks\{.*gpu.*\} (\d+)$/gm)];
       return publishers.every(({ blocks }, at) => blocks.size === Number(known[at]?.[1]));
     });
   }
   return sum;
+}
+
+/** Starts a public router before these engines; returns its URL once it passes requests on. */
+async function started(
+  [program = "", ...first]: readonly string[],
+  engines: readonly string[],
+): Promise<string> {
+  const [port, figures] = [await freePort(), await freePort()];
+  const urls = engines.map((name) => `http://${name}`);
+  const argv = [...first, "--worker-urls", ...urls, "--host", "127.0.0.1", "--port", `${port}`];
+  const child = spawn(
+    join(ROUTERS ?? "", program),
+    [...argv, "--policy", "cache_aware", "--prometheus-port", `${figures}`],
+    { stdio: "ignore" },
+  );
+  onTestFinished(() => void child.kill("SIGKILL"));
+  const url = `http://127.0.0.1:${port}`;
+  await until(async () => {
+    expect(child.exitCode).toBeNull();
+    const { code } = await call(url, "/v1/completions", {
+      body: JSON.stringify({ model: "m", prompt: "ready?", max_tokens: 1 }),
+      headers: { "content-type": "application/json" },
+    }).catch(() => ({ code: 0 }));
+    return code === 200;
+  });
+  return url;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, "close");
+  return port;
 }
 
 /** One engine that keeps every block. */
@@ -196,3 +246,18 @@ test.each(Object.entries(FORMS))(
     expect(reused / possible).toBeGreaterThan(GOAL);
   },
 );
+
+test
+  .runIf(ROUTERS !== undefined)
+  .each(
+    PROGRAMS.flatMap((router) =>
+      Object.entries(FORMS).map(([name, form]) => ({ router, name, form })),
+    ),
+  )("$router: conversations as $name are reused as far by the gateway", async (given) => {
+  const { router, name, form } = given;
+  const theirs = await reuseOf(form, router);
+  const ours = await reuseOf(form);
+  const shares = { theirs: theirs.reused / theirs.all, ours: ours.reused / ours.all };
+  process.stdout.write(`${JSON.stringify({ router: router[0], name, ...shares })}\n`);
+  expect(ours.reused / ours.all).toBeGreaterThan((AS_GOOD * theirs.reused) / theirs.all);
+});
