@@ -11,7 +11,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { encodeFrame } from "../../src/sidecar/socket/frames.ts";
 import { foreignDirectory, underSmallDisk } from "../support/circumstances.ts";
 import { UNDER_FEW_FILES, UNDER_PERMISSIONS } from "../support/circumstances.ts";
-import { quickest, runInside, runProgram } from "../support/command-line.ts";
+import { lastLine, quickest, runInside, runProgram } from "../support/command-line.ts";
 import type { Outcome, ProgramOptions } from "../support/command-line.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { closeAfterTest } from "../support/vaults.ts";
@@ -45,7 +45,7 @@ async function check(
   { code, exitCode, says }: Expected,
 ): Promise<void> {
   const outcome = await quickest(run);
-  const line = outcome.stderr.trimEnd().split("\n").at(-1) ?? "";
+  const line = lastLine(outcome.stderr);
   expect(line).toMatch(new RegExp(`^tierkv: .+ \\(${code}\\)$`));
   expect(outcome.exitCode).toBe(exitCode);
   for (const text of says) expect(line).toContain(text);
@@ -201,7 +201,7 @@ describe("the address", () => {
     writeFileSync(`${path}.vault`, "precious");
     const { exitCode, stderr } = await runProgram(["sidecar", "--socket", path]);
     expect(exitCode).toBe(1);
-    expect(stderr.trimEnd().split("\n").at(-1)).toMatch(
+    expect(lastLine(stderr)).toMatch(
       /^tierkv: the vault of this machine did not start: .+s\.sock\.vault: something that is not a socket is there; .+ \(LOCAL_VAULT\)$/,
     );
   });
@@ -381,7 +381,7 @@ describe("the other side, asked by `tierkv status`", () => {
 
   test("no sidecar", async () => {
     const said = await ofSidecar(join(dir, "s.sock"));
-    expect(said).toContain("there is no socket; start it with `tierkv sidecar`");
+    expect(said).toContain("there is no socket; an engine with tierKV starts it");
   });
 
   test("a sidecar of another protocol", async () => {

@@ -24,6 +24,8 @@ export interface Outside {
   input?: string;
   /** Whether results go to a terminal. */
   isTerminal?: boolean;
+  /** Columns of the terminal; left out: results go elsewhere. */
+  columns?: number;
 }
 
 /** Runs one command line inside this process. */
@@ -40,6 +42,7 @@ export async function runInside(
     progress: () => {},
     isInteractive: outside.answer !== undefined,
     isTerminal: outside.isTerminal ?? false,
+    columns: outside.columns ?? Infinity,
     readAll: (charsMax) => Promise.resolve((outside.input ?? "").slice(0, charsMax + 1)),
     ask(question): Promise<string> {
       asked.push(question);
@@ -128,6 +131,15 @@ export async function runProgram(
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** Returns the last line of a command; of a program that logs, its fatal line in the form of a command's. */
+export function lastLine(stderr: string): string {
+  const line = stderr.trimEnd().split("\n").at(-1) ?? "";
+  if (!line.startsWith("{")) return line;
+  const { level, msg, code } = JSON.parse(line) as Record<string, string>;
+  if (level !== "fatal") throw new Error(`the last line is of level ${level}: ${msg}`);
+  return `tierkv: ${msg} (${code})`;
 }
 
 const REFUSAL_MS_MAX = 1000;

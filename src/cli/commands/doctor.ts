@@ -104,7 +104,7 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
       ...describe(`${model} (${engine})`, prompts),
       ...(allows === null ? [] : describeAllowance(allows)).map((line) => `  ${line}`),
     ]),
-    ...(outlooks.length === 0 ? [NO_ENGINE] : []),
+    ...(outlooks.length === 0 && seen.sidecar !== null ? [NO_ENGINE] : []),
   ];
   call.print({ helps, findings: found, vaults, engines: outlooks }, lines);
   return helps && !found.some(isProblem);
@@ -235,7 +235,7 @@ function describeVault({ target, address, error, restore, lookupMs }: VaultBench
   if (error !== null) return `${target} at ${address}: ${error}`;
   const rate = orNone(restore, ({ wire }) => showRate(wire.median));
   const asked = orNone(lookupMs, ({ median }) => showMs(median));
-  return `${target} at ${address}: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
+  return `${target} at ${address}: measured now: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
 }
 
 /** Describes one engine's prompts as a table, with a verdict. */

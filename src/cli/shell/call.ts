@@ -14,6 +14,9 @@ export interface CommonOptions {
   json?: boolean;
 }
 
+/** Version of the results of --json; rises when a field changes its meaning or goes. docs/json.md lists the fields. */
+export const JSON_SCHEMA = 1;
+
 export class Call<Options extends object = object> {
   readonly options: CommonOptions & Options;
   readonly io: Io;
@@ -44,10 +47,11 @@ export class Call<Options extends object = object> {
   createLogger(name: string, config: Config): Logger {
     const logger = createLogger(name, { level: config.log.level });
     if (config.path === null) {
-      logger.info("no tierkv.toml here or in ~/.config/tierkv: the defaults hold");
+      logger.info("no tierkv.toml here, in ~/.config/tierkv or in /etc/tierkv: the defaults hold");
     } else {
       logger.info({ config: config.path }, "configuration read");
     }
+    this.io.logName = name;
     return logger;
   }
 
@@ -63,7 +67,7 @@ export class Call<Options extends object = object> {
 
   /** Prints a result: one line of JSON with --json, else `lines`. */
   print(result: object, lines: readonly string[]): void {
-    if (this.isJson) this.io.out(JSON.stringify(result));
+    if (this.isJson) this.io.out(JSON.stringify({ schema: JSON_SCHEMA, ...result }));
     else for (const line of lines) this.io.out(line);
   }
 }

@@ -4,6 +4,8 @@ import { createInterface } from "node:readline/promises";
 
 /** Input and output of the command line; tests replace it. */
 export interface Io {
+  /** Name in the log of a program that runs on; its last error has the form of that log. Set when the log is opened. */
+  logName?: string | undefined;
   /** Writes one line of a result. */
   out(line: string): void;
   /** Writes one line that is not a result. */
@@ -14,6 +16,8 @@ export interface Io {
   isInteractive: boolean;
   /** Whether results go to a terminal. */
   isTerminal: boolean;
+  /** Columns of the terminal that results go to; Infinity: they go elsewhere. */
+  columns: number;
   /** Reads standard input, `charsMax` + 1 characters at most. */
   readAll(charsMax: number): Promise<string>;
   /** Asks on stderr; resolves to the trimmed answer, empty at the end of input. */
@@ -42,6 +46,7 @@ export function processIo(): Io {
     },
     isInteractive: process.stdin.isTTY && process.stderr.isTTY,
     isTerminal: process.stdout.isTTY,
+    columns: process.stdout.isTTY ? process.stdout.columns : Infinity,
     readAll,
     ask: (question) => askPerson(question, process.stdin, process.stderr),
     env: process.env,

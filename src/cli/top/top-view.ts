@@ -1,6 +1,15 @@
 // Owns the view of `tierkv top`: the status of a sidecar and a gateway as lines that fit a terminal.
 import { printable } from "../../base/printable.ts";
-import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "../../base/text.ts";
+import {
+  NONE,
+  orNone,
+  showBytes,
+  showMs,
+  showRate,
+  showRecords,
+  showShare,
+  table,
+} from "../../base/text.ts";
 import { describeFleet } from "../../control/fleet.ts";
 import { isProblem } from "../../diagnosis/findings.ts";
 import type { Finding } from "../../diagnosis/findings.ts";
@@ -93,18 +102,31 @@ function memoryCells({ slotCount, touchedSlots, freeSlots, slotBytes, bytes }: A
 
 function describeVaults({ vaults }: SidecarStatus): string[] {
   const isPool = Object.values(vaults).some((all) => all.filter(isOfPool).length > 1);
-  const rows = Object.entries(vaults).flatMap(([name, all]) =>
-    all.map((vault) => vaultRow(name, vault, isPool)),
-  );
+  const rows = rowsByVault(vaults).map(([name, vault]) => vaultRow(name, vault, isPool));
   if (rows.length === 0) return ["vaults", "none is configured"];
-  const pooled = isPool ? ["owns", "holes", "moved"] : [];
+  const pooled = isPool ? ["owns", "unusable", "misplaced"] : [];
   const head = ["vault", "state", ...pooled, "rtt", "memory", "used", "of", "records"];
   return table([[...head, "hit rate", "lanes", "out", "in", "address"], ...rows]);
 }
 
+/** Lists each vault once: one that keeps both classes has the same contents in both lists. */
+function rowsByVault(vaults: SidecarStatus["vaults"]): [name: string, vault: VaultStatus][] {
+  const of = (all: readonly VaultStatus[], address: string): VaultStatus | undefined =>
+    all.find((vault) => vault.address === address);
+  const isOne = (one: VaultStatus, other: VaultStatus | undefined): boolean =>
+    other !== undefined && one.share === other.share && one.state === other.state;
+  const both = vaults.kv.filter((one) => isOne(one, of(vaults.ssm, one.address)));
+  const kv = vaults.kv.map((one): [string, VaultStatus] => [
+    both.includes(one) ? "kv, ssm" : "kv",
+    one,
+  ]);
+  const ssm = vaults.ssm.filter(({ address }) => of(both, address) === undefined);
+  return [...kv, ...ssm.map((one): [string, VaultStatus] => ["ssm", one])];
+}
+
 const isOfPool = ({ tier }: VaultStatus): boolean => tier !== "shared";
 
-/** Cells as in `tierkv status`: share of runs owned, blocks missing before others, blocks found for another owner. */
+/** Cells as in `tierkv vaults ls`: share of runs owned, blocks that miss an earlier one, blocks of another owner. */
 function pooledCells(vault: VaultStatus): string[] {
   if (!isOfPool(vault)) return [NONE, NONE, NONE];
   return [showShare(vault.share), String(vault.holes), String(vault.moved)];
@@ -122,7 +144,7 @@ function vaultRow(name: string, vault: VaultStatus, isPool: boolean): string[] {
     bar(usedBytes, maxBytes),
     showBytes(usedBytes),
     showBytes(maxBytes),
-    String(seen.records),
+    showRecords(seen.records, seen.disk?.records ?? null),
     lookupKeys === 0 ? NONE : showShare(lookupHits / lookupKeys),
     lanes === "up" ? String(seen.lanes) : lanes,
     showRate(seen.outBytesPerS),
@@ -184,10 +206,26 @@ export function causes(counters: Readonly<Record<string, number>>): [string, num
 
 function describeMisses({ counters }: SidecarStatus): string[] {
   const all = causes(counters);
-  if (all.length === 0) return ["why prompts missed", "none has"];
+  const unasked = notLookedUp(counters);
+  if (all.length === 0) return ["why prompts missed", "none has", ...unasked];
   const shown = all.slice(0, MISSES_SHOWN).map(([reason, count]) => [String(count), reason]);
   const rows = table(shown).map((row, at) => `${row}: ${reasonText(all[at]?.[0] ?? "")}`);
-  return ["why prompts missed (`tierkv explain` names each)", ...rows];
+  return ["why prompts missed (`tierkv explain` names each)", ...rows, ...unasked];
+}
+
+/** Prompts that engines never asked for, by the shim's counters. */
+const UNASKED: Readonly<Record<string, string>> = {
+  shim_prompts_below_block: "not longer than a block",
+  shim_prompts_below_gain: "computed sooner than looked up",
+  shim_requests_untouched: "not cacheable",
+};
+
+function notLookedUp(counters: Readonly<Record<string, number>>): string[] {
+  const parts = Object.entries(UNASKED).flatMap(([name, what]) => {
+    const count = counters[name] ?? 0;
+    return count === 0 ? [] : [`${count} ${what}`];
+  });
+  return parts.length === 0 ? [] : [`prompts not looked up: ${parts.join(", ")}`];
 }
 
 function describeRestores(restores: readonly Account[]): string[] {
