@@ -110,6 +110,7 @@ export class Engine {
       engine,
       shards,
       logger: this.#logger,
+      isWindowed: () => this.#hello.isWindowed,
       send: (...messages) => this.#scheduler?.send(...messages),
     });
   }
@@ -165,6 +166,8 @@ export class Engine {
       const { namespace } = this.#restorer;
       const of = { ...this.#options, shards: this.shards, namespace };
       void audit(message, of).then((answer) => this.#scheduler?.send(answer));
+    } else if (message.t === "loaded") {
+      this.#restorer.loaded(message);
     } else if (message.t === "asked") {
       this.#restorer.askedFor(message.plan);
     } else if (message.t === "release") {

@@ -13,7 +13,7 @@ import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import { nowMs, yieldToLoop } from "../../base/time.ts";
 import type { Block } from "../slots/block.ts";
-import type { DoneReason, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
+import type { DoneReason, Loaded, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Decisions } from "../trace/decisions.ts";
 import type { Reuse } from "../trace/reuse.ts";
@@ -37,6 +37,7 @@ import type { Receipts } from "./receipts.ts";
 import { Recut } from "./recut.ts";
 import { TooLong } from "./too-long.ts";
 import { Waiting } from "./waiting.ts";
+import { depthOf, Feed, isLoadable } from "./windows.ts";
 import { Worth } from "./worth.ts";
 
 export interface RestorerOptions {
@@ -51,6 +52,8 @@ export interface RestorerOptions {
   gates: LookupGates;
   waitMs: number;
   stallMs: number;
+  /** True where the engine loads blocks as they come, and computes the ones that do not. */
+  isWindowed(): boolean;
   counters: SidecarCounters;
   logger: Logger;
   send(...messages: readonly SidecarMessage[]): void;
@@ -161,6 +164,19 @@ export class Restorer {
     this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
   }
 
+  /** Frees the slots of blocks that the engine has loaded; a large prompt's next ones take their place. */
+  loaded({ plan: number, tokens }: Omit<Loaded, "t" | "req">): void {
+    const plan = this.#plans.get(number);
+    const [run] = plan?.runs ?? [];
+    const context = this.#context;
+    if (plan === undefined || run === undefined || context === null) return;
+    const blocks = Math.floor(tokens / context.shapeOf(run.group).tokens) - run.first;
+    run.passTo(blocks, plan.depth !== null);
+    if (plan.isOver) return;
+    plan.feed?.fill();
+    this.#onChange(plan);
+  }
+
   /** Ends a plan for the scheduler; its blocks stay for later ones. An unknown number is ignored. */
   release(released: Omit<Release, "t" | "req">): void {
     const { plan: number, tokens, loadUs } = released;
@@ -214,14 +230,19 @@ export class Restorer {
       return;
     }
     const asked = askedOf(message, context.shapeOf);
-    const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
+    const { capacityInTime } = context.cache;
+    plan.isLoadable = this.#options.isWindowed() && isLoadable(plan, message, context.shapeOf);
+    const most = plan.isLoadable ? Number.POSITIVE_INFINITY : capacityInTime;
+    const boundary = chooseBoundary(asked, answer, most);
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, context);
     plan.case.decided(this.#worth.ofRestoring(plan, boundary, context.costs));
-    const { tokens } = plan;
+    if (plan.isLoadable) plan.depth = depthOf(plan.ranges, capacityInTime);
+    const { tokens, windows } = plan;
     const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
     const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
-    this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast });
+    const passing = plan.depth === null ? {} : { windows };
+    this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast, ...passing });
     this.#options.reuse.answered(namespace, asked, answer);
     if (plan.isRefused) {
       this.#finish(plan, "slower");
@@ -277,11 +298,12 @@ export class Restorer {
 
   /** Takes all blocks of the plan into use, and queues the ones that no plan has fetched or is fetching. */
   async #begin(plan: Plan, { cache, fetcher }: ArenaContext): Promise<void> {
-    const { namespace } = plan;
+    const { namespace, depth } = plan;
     if (namespace === null) return;
     let seen = 0;
     plan.turn = fetcher.turnOf(plan.ranges);
-    for (const range of plan.ranges) {
+    if (depth !== null) this.#beginWindows(plan, namespace, { cache, fetcher });
+    for (const range of depth === null ? plan.ranges : []) {
       const run = new Run(range, cache, () => this.#onChange(plan), plan.case.trace?.fetch);
       plan.runs.push(run);
       for (const { run: copied, at, count } of copiedRuns(namespace, range)) {
@@ -305,6 +327,26 @@ export class Restorer {
     this.#onChange(plan);
   }
 
+  /** Takes the first blocks of a prompt larger than the arena into use. */
+  #beginWindows(
+    plan: Plan,
+    namespace: Namespace,
+    context: Pick<ArenaContext, "cache" | "fetcher">,
+  ): void {
+    const [range] = plan.ranges;
+    if (range === undefined || plan.isOver) return;
+    this.#options.counters.add("plans_windowed");
+    const run = new Run(
+      range,
+      context.cache,
+      () => this.#onChange(plan),
+      plan.case.trace?.fetch,
+    );
+    plan.runs.push(run);
+    plan.feed = new Feed(namespace, plan, range, run, context);
+    plan.feed.fill();
+  }
+
   #onChange(plan: Plan): void {
     this.#changed.add(plan);
     if (this.#isFlushing) return;
@@ -325,8 +367,19 @@ export class Restorer {
     if (plan.runs.every((run) => run.isComplete)) {
       this.#finish(plan, doneReason(plan.runs.map((run) => run.cut)), placed);
     } else {
-      this.#options.send(...placed);
+      this.#options.send(...placed, ...this.#toLoad(plan));
     }
+  }
+
+  /** Tells the engine once that it may load what is placed while the rest comes. */
+  #toLoad(plan: Plan): SidecarMessage[] {
+    const { req, number, runs, depth } = plan;
+    const isBegun = plan.isLoadable && !plan.isLoading && runs.some(({ placed }) => placed > 0);
+    if (!isBegun) return [];
+    if (depth === null && this.#context?.costs.isNearlyHere(plan) !== true) return [];
+    plan.isLoading = true;
+    this.#options.counters.add("plans_loaded_early");
+    return [{ t: "load", req, plan: number }];
   }
 
   /** Returns the message that tells the scheduler which blocks are placed, and counts them. */
