@@ -14,6 +14,7 @@ import { CostModel } from "../restore/cost-model.ts";
 import { Fetcher } from "../restore/fetcher.ts";
 import { Restorer } from "../restore/restore.ts";
 import type { RestorerOptions } from "../restore/restore.ts";
+import { endsAnywhere } from "../restore/windows.ts";
 import type { CodecChoice } from "../save/codec-choice.ts";
 import type { Decided, FidelityRules } from "../save/fidelity.ts";
 import type { Copies } from "../save/reoffer.ts";
@@ -278,6 +279,9 @@ export class Engine {
 
   status(): EngineStatus {
     const stage = this.#stage;
+    const kinds = this.#ranks.kinds();
+    const { maxModelLen } = this.#lengths;
+    const passesWindows = this.#hello.isWindowed && endsAnywhere(kinds);
     return {
       ...saidBy(this.#hello),
       model: this.#model,
@@ -289,12 +293,12 @@ export class Engine {
       plans: this.#restorer.planCount,
       retainedBlocks: stage?.cache.retained ?? 0,
       fetches: stage?.fetcher.inFlight ?? 0,
-      forecast: stage?.costs.forecast(this.#lengths.maxModelLen) ?? [],
+      forecast: stage?.costs.forecast(maxModelLen) ?? [],
       footprint: stage?.costs.footprint() ?? null,
       stepTokens: this.#lengths.stepTokens,
-      groups: this.#ranks.kinds(),
+      groups: kinds,
       fidelity: fidelityOf(this.#decided, this.#ranks.dtype()),
-      arena: stage === null ? null : arenaStatusOf(stage, this.#ranks, this.#lengths.maxModelLen),
+      arena: stage === null ? null : arenaStatusOf(stage, this.#ranks, maxModelLen, passesWindows),
     };
   }
 

@@ -146,7 +146,10 @@ export class CostModel {
     const { start, end } = plan.span;
     if (rates.isAlways || plan.runs.every(({ isComplete }) => isComplete)) return false;
     const wholeBytes = this.#decodedBytes(plan);
-    const placedBytes = plan.runs.reduce((sum, run) => sum + run.placed * sourceBytes(run.group), 0);
+    const placedBytes = plan.runs.reduce(
+      (sum, run) => sum + run.placed * sourceBytes(run.group),
+      0,
+    );
     const placedTokens = this.placedTokens(plan);
     const whole = { tokens: plan.tokens, fetchS: this.#leftS(plan) };
     const wait = rates.costOf({ ...whole, loadBytes: wholeBytes }, end);

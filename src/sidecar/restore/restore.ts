@@ -336,12 +336,7 @@ export class Restorer {
     const [range] = plan.ranges;
     if (range === undefined || plan.isOver) return;
     this.#options.counters.add("plans_windowed");
-    const run = new Run(
-      range,
-      context.cache,
-      () => this.#onChange(plan),
-      plan.case.trace?.fetch,
-    );
+    const run = new Run(range, context.cache, () => this.#onChange(plan), plan.case.trace?.fetch);
     plan.runs.push(run);
     plan.feed = new Feed(namespace, plan, range, run, context);
     plan.feed.fill();
