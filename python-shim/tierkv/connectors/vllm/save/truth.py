@@ -58,6 +58,8 @@ class TruthChecks:
         plan.checked = -1
         if not self.every or not is_idle or not plan.is_plain or (self._restores + 1) % self.every:
             return ready
+        if ready > plan.placed_from(start):
+            return ready  # slots return as it loads
         (part,) = plan.groups.values()
         tokens = part.group.block_tokens
         if part.group.is_opaque or ready < 2 * tokens:
