@@ -2,13 +2,16 @@
 
 import math
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tierkv.connectors.vllm.api import compat
 from tierkv.connectors.vllm.api.metadata import LoadPart, StepMetadata
+from tierkv.connectors.vllm.requests.plans import Plan
 from tierkv.connectors.vllm.restore.loads import NO_ARENA
+from vllm.v1.request import RequestStatus
 
 from .support.engine import (
     FullAttentionSpec,
@@ -45,6 +48,10 @@ def begin(bench: Bench, name: str = "r", *placed: int) -> Any:
 
 def parts(step: StepMetadata) -> list[tuple[list[int], list[int], bool, bool]]:
     return [(part.block_ids, part.slots, part.last, part.is_cut) for part in step.loads]
+
+
+def is_newer(plan: Plan, before: int) -> bool:
+    return plan.news > before
 
 
 def next_parts(bench: Bench) -> list[LoadPart]:
@@ -239,7 +246,7 @@ def test_a_sidecar_that_still_works_on_it_is_waited_for(socket_path: str) -> Non
         while plan.progress_at_s < begun_s + 1.0:
             before = plan.news
             bench._about(prefetch, t="waits")
-            wait_until(lambda seen=before: plan.news > seen, "the frame")
+            wait_until(partial(is_newer, plan, before), "the frame")
             assert bench.step().loads == []
         bench.place(prefetch, 1, *range(101, 108))
         assert next_parts(bench)[-1].last
@@ -310,7 +317,7 @@ def test_a_shared_plan_is_loaded_by_one_request_and_the_others_follow_it(bench: 
     bench.let_load(prefetch)
     assert bench.answer(first) == (32, True)
     bench.admit(first, TABLE, 32)
-    first.status = compat.RequestStatus.WAITING_FOR_REMOTE_KVS
+    first.status = RequestStatus.WAITING_FOR_REMOTE_KVS
     assert bench.ask(other) == ASK_AGAIN
     bench.place(prefetch, 1, *range(101, 108))
     assert bench.shim._book.get("b") is None
@@ -383,7 +390,7 @@ class TestWorker:
         held: list[Any] = []
         copier = rank.shim._copier
         load = copier.load
-        copier.load = held.append  # type: ignore[method-assign]
+        copier.load = held.append  # type: ignore[method-assign, assignment]
         rank.load([1], [0], last=False, number=1)
         rank.load([2], [], arena=NO_ARENA, is_cut=True)
         assert rank.shim.take_finished() == (set(), set())
@@ -395,7 +402,7 @@ class TestWorker:
         held: list[Any] = []
         copier = rank.shim._copier
         load = copier.load
-        copier.load = held.append  # type: ignore[method-assign]
+        copier.load = held.append  # type: ignore[method-assign, assignment]
         rank.load([1], [0], last=False)
         rank.load([2], [1], arena=99)
         assert rank.shim.take_finished() == (set(), set())
