@@ -186,13 +186,15 @@ def test_an_end_in_the_middle_loses_only_the_blocks_that_did_not_come(
 
 def test_a_late_frame_after_the_end_copies_nothing(bench: Bench) -> None:
     prefetch = begin(bench, "r", 100)
-    bench.done(prefetch, "slower")
-    found = next_parts(bench)
-    while not found[-1].last:
-        found += next_parts(bench)
-    bench.place(prefetch, 1, 101)
     plan = bench.shim._book._by_id[prefetch["plan"]]
-    wait_until(lambda: plan.groups[0].end == 2, "the late frame")
+    before = plan.news
+    bench.done(prefetch, "slower")
+    bench.place(prefetch, 1, 101)
+    wait_until(lambda: plan.news == before + 2, "the late frame")
+    found = bench.step().loads
+    assert [(part.block_ids, part.is_cut) for part in found] == [([11], False), (TABLE[1:], True)]
+    bench.place(prefetch, 1, 101)
+    wait_until(lambda: plan.news == before + 3, "the late frame")
     assert bench.step().loads == []
     bench.finish_load("r")
     assert bench.step().loads == []

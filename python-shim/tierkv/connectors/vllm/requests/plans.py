@@ -200,7 +200,7 @@ class PlanBook:
             plan.progress_at_s = time.monotonic()
             if kind == "held":
                 _take_held(plan, frame)
-            elif kind == "placed":
+            elif kind == "placed" and plan.done_reason is None:  # later slots are nobody's
                 slots = list(memoryview(frame["slots"]).cast("I"))
                 local = int(frame.get("local", 0))
                 if not plan.place(frame["group"], frame["first"], slots, self.arena, local):
