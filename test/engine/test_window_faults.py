@@ -1,4 +1,4 @@
-"""Restores in windows by vLLM's own scheduler: whatever happens in the middle, no step reads a page that is not right."""
+"""Restores in windows by vLLM's own scheduler: whatever happens in the middle, no step reads a wrong page."""
 
 from __future__ import annotations
 

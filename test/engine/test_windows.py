@@ -1,4 +1,4 @@
-"""Prompts larger than the arena, in a real vLLM: all of it comes back, and a fault in the middle costs no wrong token."""
+"""Prompts larger than the arena, in a real vLLM: all comes back, and a fault in the middle costs no wrong token."""
 
 from __future__ import annotations
 

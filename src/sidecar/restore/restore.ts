@@ -242,6 +242,7 @@ export class Restorer {
     const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
     const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
     const passing = plan.depth === null ? {} : { windows };
+    plan.case.passes(windows);
     this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast, ...passing });
     this.#options.reuse.answered(namespace, asked, answer);
     if (plan.isRefused) {

@@ -143,7 +143,7 @@ class WindowRig(Rig):
         self.pages: dict[int, bytes] = {}
         self.wrong = 0
         self.parts: list[tuple[int, Any]] = []
-        self.aborted: set[str] = set()
+        self.hung: set[str] = set()
         self.heard = self.told = 0
         self.done = Counter[str]()
         shim, book = self.shim, self.shim._book
@@ -172,6 +172,8 @@ class WindowRig(Rig):
             if not plan.is_over:
                 self._go_on(vault, plan)
         wait_until(lambda: self.heard == vault.sent, "the shim has heard all")
+        for name in self.hung:
+            self._forget_time(name)
 
     def _go_on(self, vault: WindowVault, plan: Passing) -> None:
         vault.go_on(plan)
@@ -182,10 +184,8 @@ class WindowRig(Rig):
         self.done[fault] += 1
         if fault == "hang":
             plan.is_over = True
-            wait_until(lambda: self.heard == vault.sent, "the shim has heard all")
-            self._forget_time(name)
+            self.hung = {name, *(self.hung & self.scheduler.requests.keys())}
         elif fault == "abort":
-            self.aborted.add(name)
             self.abort(name)
         elif fault == "preempt" and not self.shim._windows.by_id:
             self.preempt_all()

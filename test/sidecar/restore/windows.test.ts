@@ -6,7 +6,13 @@ import type * as Limits from "../../../src/base/limits/general.ts";
 import { Loader } from "../../support/loader.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import type { Scene } from "../../support/scene.ts";
-import { hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
+import {
+  hashesOf,
+  helloFrame,
+  makeBlocks,
+  makeGroup,
+  ShimClient,
+} from "../../support/shim-client.ts";
 import type { Block, EngineShape } from "../../support/shim-client.ts";
 import type { TestSidecarOptions } from "../../support/sidecars.ts";
 import { corruptStored } from "../../support/sidecars.ts";
@@ -50,6 +56,15 @@ function restore({ engine, blocks }: Restoring): Loader {
   return new Loader(engine, engine.prefetch(hashesOf(blocks)), blocks);
 }
 
+/** Returns the windows that `tierkv explain` shows of the latest request. */
+async function explainedWindows({ sidecar }: Scene): Promise<unknown> {
+  const client = new ShimClient(sidecar.socketPath);
+  client.send(helloFrame({ role: "status" }));
+  client.send({ t: "explain", req: "request", most: 1 });
+  const reply = await client.wait("explain_reply");
+  return (reply["accounts"] as { windows: number }[])[0]!.windows;
+}
+
 test("a prompt larger than the arena comes back whole, and no more than half of the arena is in use", async () => {
   const scene = await openSaved();
   const { engine, sidecar } = scene;
@@ -61,6 +76,7 @@ test("a prompt larger than the arena comes back whole, and no more than half of 
   expect(loader.mostInUse).toBeLessThanOrEqual((slotCount - saveSlots) / 2);
   const held = engine.scheduler.got("held")[0]!;
   expect(held["tokens"]).toBe(COUNT * 16);
+  expect(await explainedWindows(scene)).toBe(held["windows"]);
   expect(held["windows"]).toBe(Math.ceil(COUNT / Math.floor((slotCount - saveSlots) / 2)));
   loader.release();
   await expectNoLeak(scene);
