@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,18 +20,19 @@ pytestmark = pytest.mark.skipif(
     MAIN in ("0.28.0", "0.29.0"), reason="recomputes no failed loads by request"
 )
 
-#: 2 MiB of KV each, so that 16 slots are 32 MiB.
-BLOCK = 16
+#: 4 MiB of KV each.
+BLOCK = 32
+BLOCK_MIB = 4
 ARENA_SLOTS = 20
-#: Three times the slots of the arena.
-BLOCKS = 60
+#: More than twice the slots of the arena.
+BLOCKS = 45
 TOKENS = BLOCKS * BLOCK + 3
 #: Enough for two prompts and a short one.
 ENGINE_BLOCKS = 2 * BLOCKS + 20
 #: Limits a vault's records so that a restore takes over a second; a fault comes in the middle then.
 SLOW_BYTES = 80 << 20
 STALL_MS = max(1000, STALL_MS_DEFAULT)
-SLACK_S = 60.0
+WAIT_MS = 4000
 _SEEDS = itertools.count(900)
 
 
@@ -87,9 +87,10 @@ class Bench:
 def one_engine(engines: Engines, new_cluster: Callable[..., Cluster], models: Models) -> Bench:
     cluster = new_cluster(
         vault_bytes="1GiB",
-        arena_bytes=f"{ARENA_SLOTS * 2}MiB",
+        arena_bytes=f"{ARENA_SLOTS * BLOCK_MIB}MiB",
         with_proxy=True,
         stall_ms=STALL_MS,
+        wait_ms=WAIT_MS,
     )
     options: dict[str, Any] = {
         "model": models.path(LLAMA_8B),
@@ -98,7 +99,7 @@ def one_engine(engines: Engines, new_cluster: Callable[..., Cluster], models: Mo
         "max_model_len": TOKENS + 64,
         "max_num_batched_tokens": 2048,
         "num_gpu_blocks_override": ENGINE_BLOCKS,
-        "kv_cache_memory_bytes": (ENGINE_BLOCKS + 4) * 2 << 20,
+        "kv_cache_memory_bytes": (ENGINE_BLOCKS + 4) * BLOCK_MIB << 20,
         "kv_transfer_config": cluster.transfer_config,
     }
     engine = engines.start(vllm=options, shim_limits={"SILENCE_MAX_S": 3.0}).wait_up()
@@ -130,6 +131,7 @@ def test_all_of_a_prompt_larger_than_the_arena_comes_back(bench: Bench) -> None:
     assert counters["plans_beyond_arena"] == 0
     arena = bench.cluster.status()["engines"][0]["arena"]
     assert arena["slotCount"] * 2 < BLOCKS
+    assert bench.count("tokens_restored") == BLOCKS * BLOCK
     assert arena["longestTokens"] == TOKENS + 64
     bench.check_tidy()
 
@@ -139,23 +141,46 @@ def test_a_process_that_goes_in_the_middle_costs_no_wrong_token(bench: Bench, fa
     seeded = bench.seed()
     bench.begin(seeded[0])
     process = bench.cluster.vault if fault.startswith("vault") else bench.cluster.sidecar
-    began = time.monotonic()
     if fault.endswith("killed"):
         process.kill()
     else:
         process.freeze()
-    cached = bench.finish(seeded)
-    assert time.monotonic() - began < SLACK_S
-    assert cached == BLOCKS * BLOCK  # as vLLM counts what it was told
-    assert bench.count("tokens_restored") > 0
+    restored = bench.count("tokens_restored")
+    bench.finish(seeded)
+    assert 0 < bench.count("tokens_restored") - restored < BLOCKS * BLOCK
     bench.check_tidy()
 
 
-def test_a_slow_link_is_given_up_where_computing_is_quicker(
-    bench: Bench,
-) -> None:
+def test_a_link_that_grows_slow_costs_no_more_than_the_wait(bench: Bench) -> None:
     seeded = bench.seed()
     bench.begin(seeded[0])
     bench.set_speed(1 << 20)
+    restored = bench.count("tokens_restored")
     bench.finish(seeded)
+    assert 0 < bench.count("tokens_restored") - restored < BLOCKS * BLOCK
+    bench.check_tidy()
+
+
+def test_a_request_that_is_aborted_in_the_middle_leaves_nothing(bench: Bench) -> None:
+    text, tokens, pages = bench.seed()
+    bench.begin(text)
+    bench.engine.call("abort", request_ids=["r"])
+    bench.engine.call("finish")
+    bench.set_speed(0)
+    bench.check_tidy()
+    answer = bench.engine.ask(text)
+    assert answer["tokens"] == tokens
+    assert bench.engine.call("pages", prompt=text) == pages
+
+
+def test_two_large_prompts_and_a_short_one_at_once(bench: Bench) -> None:
+    first, second, short = bench.seed(), bench.seed(), bench.seed(3)
+    restored = bench.count("tokens_restored")
+    prompts = {name: of[0] for name, of in (("a", first), ("b", second), ("c", short))}
+    bench.engine.call("begin", prompts=prompts)
+    answers = bench.engine.call("finish")
+    for name, of in (("a", first), ("b", second), ("c", short)):
+        assert answers[name]["tokens"] == of[1]
+        assert bench.engine.call("pages", prompt=of[0]) == of[2]
+    assert bench.count("tokens_restored") - restored == (2 * BLOCKS + 3) * BLOCK
     bench.check_tidy()
