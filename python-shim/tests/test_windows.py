@@ -411,6 +411,27 @@ class TestWorker:
         load(held.pop())
         assert rank.shim.take_finished() == (set(), {"r"})
 
+    @pytest.mark.parametrize("is_awake_again", [False, True])
+    def test_a_load_that_vllm_slept_through_fails_as_a_whole(
+        self, rank: Rank, is_awake_again: bool
+    ) -> None:
+        self.fill(rank, 0)
+        rank.load([1], [0], last=False, number=1)
+        rank.shim.sleep(is_asleep=True)
+        if is_awake_again:
+            rank.shim.sleep(is_asleep=False)
+        rank.load([2], [], arena=NO_ARENA, is_cut=True)
+        assert rank.shim.take_finished() == (set(), {"r"})
+
+    def test_an_end_after_unheard_new_weights_fails_the_load(
+        self, rank: Rank, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.fill(rank, 0)
+        rank.load([1], [0], last=False, number=1)
+        monkeypatch.setattr(rank.shim.weights, "is_unheard", lambda _: True)
+        rank.load([2], [], arena=NO_ARENA, is_cut=True)
+        assert rank.shim.take_finished() == (set(), {"r"})
+
     def test_a_rank_that_turns_off_fails_an_open_load_with_its_last_part(self, rank: Rank) -> None:
         self.fill(rank, 0)
         rank.load([1], [0], last=False, number=1)

@@ -217,11 +217,11 @@ class WorkerShim:
 
     def _load(self, part: LoadPart, *, is_stale: bool) -> None:
         is_broken = self.arrivals.is_broken(part.req_id)
-        if part.is_cut and not is_broken:
+        is_kept_off = is_stale or self._is_asleep
+        if part.is_cut and not (is_broken or is_kept_off):
             self.arrivals.cut(part)
             return
         arena = None if failpoint.fails("shim.load.copy") else self._credits.mapped(part.arena)
-        is_kept_off = is_stale or self._is_asleep
         if arena is None or is_kept_off or is_broken:
             if is_kept_off:
                 self.counters.add("load_weights_changed" if is_stale else "load_asleep")
@@ -402,6 +402,7 @@ class WorkerShim:
         self._is_asleep = is_asleep
         if is_asleep:
             self._copier.settle()
+            self.arrivals.break_open()
 
     def introduce(self) -> Introduction:
         """Give this rank's configuration; called once, when the model is loaded."""

@@ -77,6 +77,10 @@ class Arrivals:
         else:
             self._broken.add(part.req_id)
 
+    def break_open(self) -> None:
+        """Note that the pages of open admissions are lost, though more parts come: they will be reported as failed."""
+        self._broken.update(req_id for req_id in self._loading if req_id not in self._given)
+
     def fail_all(self) -> None:
         """Report every unfinished admission as failed, now or once its last part is given."""
         for req_id, block_ids in list(self._loading.items()):
