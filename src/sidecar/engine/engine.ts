@@ -279,9 +279,6 @@ export class Engine {
 
   status(): EngineStatus {
     const stage = this.#stage;
-    const kinds = this.#ranks.kinds();
-    const { maxModelLen } = this.#lengths;
-    const passesWindows = this.#hello.isWindowed && endsAnywhere(kinds);
     return {
       ...saidBy(this.#hello),
       model: this.#model,
@@ -293,13 +290,18 @@ export class Engine {
       plans: this.#restorer.planCount,
       retainedBlocks: stage?.cache.retained ?? 0,
       fetches: stage?.fetcher.inFlight ?? 0,
-      forecast: stage?.costs.forecast(maxModelLen) ?? [],
+      forecast: stage?.costs.forecast(this.#lengths.maxModelLen) ?? [],
       footprint: stage?.costs.footprint() ?? null,
       stepTokens: this.#lengths.stepTokens,
-      groups: kinds,
+      groups: this.#ranks.kinds(),
       fidelity: fidelityOf(this.#decided, this.#ranks.dtype()),
-      arena: stage === null ? null : arenaStatusOf(stage, this.#ranks, maxModelLen, passesWindows),
+      arena: stage === null ? null : this.#arenaStatus(stage),
     };
+  }
+
+  #arenaStatus(stage: Stage): EngineStatus["arena"] {
+    const passesWindows = this.#hello.isWindowed && endsAnywhere(this.#ranks.kinds());
+    return arenaStatusOf(stage, this.#ranks, this.#lengths.maxModelLen, passesWindows);
   }
 
   #register(worker: WorkerRank, message: Register): void {

@@ -37,7 +37,7 @@ import type { Receipts } from "./receipts.ts";
 import { Recut } from "./recut.ts";
 import { TooLong } from "./too-long.ts";
 import { Waiting } from "./waiting.ts";
-import { depthOf, Feed, isLoadable } from "./windows.ts";
+import { capacityOf, depthOf, Feed, isLoadable, mayLoad } from "./windows.ts";
 import { Worth } from "./worth.ts";
 
 export interface RestorerOptions {
@@ -85,7 +85,10 @@ export class Restorer {
     });
     this.#admission = new Admission({
       plans: () => this.#plans.values(),
-      begin: (plan, context) => this.#begin(plan, context),
+      begin: async (plan, context) => {
+        if (plan.depth === null) await this.#begin(plan, context);
+        else this.#beginWindows(plan, context);
+      },
       reclaim: ({ req, number }) => {
         options.counters.add("reclaims");
         options.send({ t: "reclaim", req, plan: number });
@@ -230,20 +233,17 @@ export class Restorer {
       return;
     }
     const asked = askedOf(message, context.shapeOf);
-    const { capacityInTime } = context.cache;
     plan.isLoadable = this.#options.isWindowed() && isLoadable(plan, message, context.shapeOf);
-    const most = plan.isLoadable ? Number.POSITIVE_INFINITY : capacityInTime;
-    const boundary = chooseBoundary(asked, answer, most);
+    const boundary = chooseBoundary(asked, answer, capacityOf(plan, context));
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, context);
     plan.case.decided(this.#worth.ofRestoring(plan, boundary, context.costs));
-    if (plan.isLoadable) plan.depth = depthOf(plan.ranges, capacityInTime);
+    plan.depth = depthOf(plan, context);
     const { tokens, windows } = plan;
     const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
     const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
-    const passing = plan.depth === null ? {} : { windows };
     plan.case.passes(windows);
-    this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast, ...passing });
+    this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast, windows });
     this.#options.reuse.answered(namespace, asked, answer);
     if (plan.isRefused) {
       this.#finish(plan, "slower");
@@ -299,12 +299,11 @@ export class Restorer {
 
   /** Takes all blocks of the plan into use, and queues the ones that no plan has fetched or is fetching. */
   async #begin(plan: Plan, { cache, fetcher }: ArenaContext): Promise<void> {
-    const { namespace, depth } = plan;
+    const { namespace } = plan;
     if (namespace === null) return;
     let seen = 0;
     plan.turn = fetcher.turnOf(plan.ranges);
-    if (depth !== null) this.#beginWindows(plan, namespace, { cache, fetcher });
-    for (const range of depth === null ? plan.ranges : []) {
+    for (const range of plan.ranges) {
       const run = new Run(range, cache, () => this.#onChange(plan), plan.case.trace?.fetch);
       plan.runs.push(run);
       for (const { run: copied, at, count } of copiedRuns(namespace, range)) {
@@ -329,18 +328,19 @@ export class Restorer {
   }
 
   /** Takes the first blocks of a prompt larger than the arena into use. */
-  #beginWindows(
-    plan: Plan,
-    namespace: Namespace,
-    context: Pick<ArenaContext, "cache" | "fetcher">,
-  ): void {
+  #beginWindows(plan: Plan, context: ArenaContext): void {
+    const { namespace } = plan;
     const [range] = plan.ranges;
-    if (range === undefined || plan.isOver) return;
+    if (namespace === null || range === undefined || plan.isOver) return;
     this.#options.counters.add("plans_windowed");
-    const run = new Run(range, context.cache, () => this.#onChange(plan), plan.case.trace?.fetch);
+    plan.turn = context.fetcher.turnOf(plan.ranges);
+    const onChange = (): void => this.#onChange(plan);
+    const run = new Run(range, context.cache, onChange, plan.case.trace?.fetch);
     plan.runs.push(run);
     plan.feed = new Feed(namespace, plan, range, run, context);
     plan.feed.fill();
+    plan.state = "fetching";
+    this.#onChange(plan);
   }
 
   #onChange(plan: Plan): void {
@@ -369,10 +369,8 @@ export class Restorer {
 
   /** Tells the engine once that it may load what is placed while the rest comes. */
   #toLoad(plan: Plan): SidecarMessage[] {
-    const { req, number, runs, depth } = plan;
-    const isBegun = plan.isLoadable && !plan.isLoading && runs.some(({ placed }) => placed > 0);
-    if (!isBegun) return [];
-    if (depth === null && this.#context?.costs.isNearlyHere(plan) !== true) return [];
+    const { req, number } = plan;
+    if (!mayLoad(plan, this.#context)) return [];
     plan.isLoading = true;
     this.#options.counters.add("plans_loaded_early");
     return [{ t: "load", req, plan: number }];

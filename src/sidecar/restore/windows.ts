@@ -22,11 +22,29 @@ export function isLoadable(
   return !isHandedOver && receipt === "" && endsAnywhere(groups.map(({ group }) => shapeOf(group)));
 }
 
-/** Returns how many blocks of a loadable plan are in use at a time; null: all, because the arena holds them. */
-export function depthOf(ranges: readonly GroupRange[], capacity: number): number | null {
+/** Returns how many blocks a plan may restore: any number where they may pass through the arena. */
+export function capacityOf(
+  { isLoadable: isAny }: Plan,
+  { cache }: Pick<ArenaContext, "cache">,
+): number {
+  return isAny ? Number.POSITIVE_INFINITY : cache.capacityInTime;
+}
+
+/** Returns how many blocks of a plan are in use at a time; null: all, because the arena holds them. */
+export function depthOf(
+  { isLoadable: isAny, ranges }: Plan,
+  { cache: { capacityInTime } }: Pick<ArenaContext, "cache">,
+): number | null {
   const blocks = ranges.reduce((sum, { count }) => sum + count, 0);
-  if (blocks <= capacity) return null;
-  return Math.max(1, Math.min(WINDOW_BLOCKS_MAX, Math.floor(capacity * WINDOW_ARENA_SHARE)));
+  if (!isAny || blocks <= capacityInTime) return null;
+  return Math.max(1, Math.min(WINDOW_BLOCKS_MAX, Math.floor(capacityInTime * WINDOW_ARENA_SHARE)));
+}
+
+/** True once the engine may be told to load what is placed: its blocks are held until the rest has come. */
+export function mayLoad(plan: Plan, context: Pick<ArenaContext, "costs"> | null): boolean {
+  if (!plan.isLoadable || plan.isLoading || context === null) return false;
+  if (!plan.runs.some(({ placed }) => placed > 0)) return false;
+  return plan.depth !== null || context.costs.isNearlyHere(plan);
 }
 
 /** Takes the blocks of a plan with a depth into use, as earlier ones leave the arena. */

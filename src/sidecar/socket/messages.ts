@@ -237,7 +237,7 @@ export type SidecarMessage =
       tokens: number;
       /** Milliseconds of computing that far; absent where the engine's rate is unknown. */
       compute_ms?: number;
-      /** Windows in which the plan passes through the arena; absent: it fits. */
+      /** Windows in which the plan passes through the arena; 1, or absent: it fits. */
       windows?: number;
     }
   | {
