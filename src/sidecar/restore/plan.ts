@@ -161,7 +161,7 @@ export class Run implements BlockUser {
   readonly #onChange: () => void;
   /** Offers of the whole range. */
   readonly #offers: readonly RunOffer[];
-  /** Those in use, from index `#loaded` of the range on. */
+  /** Blocks in use, from index `#loaded` of the range on. */
   #blocks: Block[] = [];
   /** Blocks before this index are in the engine, and used no more. */
   #loaded = 0;

@@ -35,7 +35,7 @@ class Job:
     #: Bytes loaded before it came plus its own bytes: the queue's order, by which a short load passes longer ones.
     turn: int
     is_open: bool = False
-    #: What an open job ends with: the block ids that will not come, and whether the whole admission has failed.
+    #: The end of an open job: the block ids that will not come, and whether the whole admission has failed.
     lost: list[int] = field(default_factory=list)
     has_failed: bool = False
     #: Numbers its parts, called with how many blocks a part has; None: they need no acknowledgement.
