@@ -326,6 +326,32 @@ def test_a_shared_plan_is_loaded_by_one_request_and_the_others_follow_it(bench: 
     assert wait_until(lambda: any(part.last for part in bench.step().loads), "the last part")
 
 
+@pytest.mark.parametrize("windows", [1, 3])
+def test_a_restore_whose_block_is_checked_waits_for_all_blocks_where_they_fit(
+    socket_path: str, windows: int
+) -> None:
+    welcome = {**WELCOME, "verify_every": 1}
+    with FakeSidecar(socket_path, welcome) as sidecar, Bench(socket_path, sidecar) as bench:
+        request = bench.new(Request("r", 33))
+        prefetch = bench.prefetch()
+        groups = [{"group": 0, "held": b"\xff"}]
+        bench._about(prefetch, t="held", groups=groups, tokens=32, windows=windows)
+        bench.place(prefetch, 0, 100, 101)
+        bench.let_load(prefetch)
+        plan = bench.shim._book._by_id[prefetch["plan"]]
+        wait_until(lambda: plan.is_loadable, "the frame")
+        if windows > 1:
+            assert bench.answer(request) == (32, True)
+            return
+        assert [bench.ask(request) for _ in range(5)] == [ASK_AGAIN] * 5
+        bench.place(prefetch, 2, *range(102, 108))
+        bench.done(prefetch)
+        assert bench.answer(request) == (28, True)
+        bench.admit(request, TABLE, 28)
+        (part,) = bench.step().loads
+        assert (part.block_ids, part.last) == (TABLE[:7], True)
+
+
 def test_the_budget_of_a_prompt_in_windows_is_a_wait_for_each(socket_path: str) -> None:
     welcome = {**WELCOME, "wait_ms": 300, "stall_ms": 60_000}
     with FakeSidecar(socket_path, welcome) as sidecar, Bench(socket_path, sidecar) as bench:

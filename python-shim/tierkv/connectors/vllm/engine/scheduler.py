@@ -271,6 +271,9 @@ class SchedulerShim:
         if plan is None or start < plan.first_tokens:
             plan = self._open_plan(state, start)
             return self._idle.ask_again() if plan is not None else self._give_up(state)
+        is_idle = len(self._requests) == 1
+        # Slots of a load that runs early return, and a check needs one of them.
+        plan.is_held_back = plan.windows == 1 and self._truth.is_due(plan, is_idle=is_idle)
         # First: the helper thread goes on placing.
         news, is_done, is_coming = plan.news, plan.is_done, plan.is_coming
         ready = min(state.ready_from(plan, start), wanted)
@@ -285,7 +288,7 @@ class SchedulerShim:
         if state.refused_at_s:
             self._book.ask(plan)  # keeps its slots while vLLM has no room for it
         state.offer = (plan, start)
-        return self._truth.choose(plan, start, ready, is_idle=len(self._requests) == 1), True
+        return self._truth.choose(plan, start, ready, is_idle=is_idle), True
 
     def _give_up(self, state: RequestState) -> Match:
         state.gave_up = True

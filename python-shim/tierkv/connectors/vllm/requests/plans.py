@@ -27,7 +27,7 @@ class Plan:
     of which those of `asked_tokens` tokens are looked up; `opened_at_s`: when the look-up was requested; `holders`:
     requests that may still be offered its blocks; `loads`: admissions whose load is under way; `is_loadable`: vLLM may
     be told of all tokens up to the boundary before they are placed; `is_kept`: it is, and the plan goes on;
-    `windows`: in how many parts it passes the arena.
+    `is_held_back`: not this time, because a block is to be checked; `windows`: in how many parts it passes the arena.
     """
 
     plan_id: int
@@ -59,6 +59,7 @@ class Plan:
     loads: int = 0
     is_loadable: bool = False
     is_kept: bool = False
+    is_held_back: bool = False
     windows: int = 1
     given: Given = field(default_factory=Given)
     #: Frames about it so far; counted once a frame's effect is visible.
@@ -94,7 +95,8 @@ class Plan:
     @property
     def is_coming(self) -> bool:
         """Tell whether vLLM may be told of blocks that are still coming."""
-        return self.is_loadable and self.arena >= 0 and self.done_reason is None
+        is_open = self.arena >= 0 and self.done_reason is None
+        return self.is_loadable and is_open and not self.is_held_back
 
     def placed_from(self, start: int) -> int:
         """Count the tokens after the first `start` that are placed; for models of one group."""
