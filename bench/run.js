@@ -48,6 +48,7 @@ const NAMES = [
   "predictions",
   "naming",
   "real-sizes",
+  "windows",
   "conversations",
   "at-once",
   "swap",

@@ -18,6 +18,8 @@ export const SIDECAR_COUNTERS = [
   "handoff_records_uncut",
   "plans_cut",
   "plans_beyond_arena",
+  "plans_windowed",
+  "plans_loaded_early",
   "lookup_keys",
   "lookup_hits",
   "blocks_restored_vault",

@@ -88,7 +88,7 @@ export const SCHEMA: Schema = {
     fields: {
       wait_ms: {
         kind: integer(0, RESTORE_WAIT_MS_MAX, "ms"),
-        doc: "Longest wait in all, in ms. It counts once the engine has room for the request, at latest after 30 s.",
+        doc: "Longest wait in all, in ms. It counts once the engine has room for the request, at latest after 30 s. Of a prompt larger than shared memory each window may take so long, but all of them no longer than computing.",
         ...byDefault(RESTORE_WAIT_MS_DEFAULT),
       },
       stall_ms: {

@@ -35,7 +35,7 @@ type Row = [label: string, isShown: boolean, text: string];
 
 function rowsOf(account: Explained, reason: string): Row[] {
   const { predicted, actual, ahead, beyondTokens, longerTokens, heldTokens, roomTokens } = account;
-  const { gap, miss, block, receipt, saved, forms = [], fidelity } = account;
+  const { gap, miss, block, receipt, saved, forms = [], fidelity, windows } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   const asked = `${account.askedTokens} tokens, the engine held ${account.startTokens}`;
   const loading = `${shown(actual.load)}, predicted ${shown(predicted.load)}`;
@@ -48,6 +48,7 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["saves", account.returns, "returning prompt: saved before new prompts"],
     ["held", heldTokens !== null, `${heldTokens} tokens${missing}`],
     ["pool", gap !== null, showGap(gap)],
+    ["room", windows > 1, `larger than shared memory: its blocks come in ${windows} windows`],
     ["room", roomTokens !== null, `shared memory holds ${roomTokens} of them: ${ROOM_FIX}`],
     ["fetch", true, fetching(account)],
     ["load", true, `${loading}; loaded ${account.loadedTokens ?? 0} tokens`],

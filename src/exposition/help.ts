@@ -11,6 +11,9 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   prefetch_requests: "Requests for which an engine asked the sidecar for blocks.",
   plans_beyond_arena:
     "Prefetch requests of which only the beginning fits into shared memory, so the rest is computed.",
+  plans_windowed:
+    "Restores of prompts larger than shared memory, whose blocks pass through it window by window.",
+  plans_loaded_early: "Restores whose first blocks the engine loaded while others came.",
   handoffs: "Prefetch requests for prompts that another engine computed and handed over.",
   handoffs_late:
     "Handed-over prompts whose blocks were not all stored in time; the engine computes the rest.",

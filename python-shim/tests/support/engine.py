@@ -278,9 +278,11 @@ def step_output(
     tickets: dict[int, int] | None = None,
     resolved: dict[int, Resolved] | None = None,
     loads: dict[str, int] | None = None,
+    copied: dict[int, int] | None = None,
 ) -> Any:
     """What the workers told the scheduler in one step."""
     receipts = StepReceipts(resolved=resolved or {}, loads=loads or {})
     receipts.tickets.update(tickets or {})
+    receipts.copied.update(copied or {})
     said = None if receipts.is_empty else receipts
     return SimpleNamespace(finished_recving=received, kv_connector_worker_meta=said)

@@ -135,6 +135,10 @@ class Bench:
     def done(self, prefetch: Frame, reason: str = "complete", **why: str) -> None:
         self._about(prefetch, t="done", reason=reason, **why)
 
+    def let_load(self, prefetch: Frame) -> None:
+        """Lets the engine load what is placed while the rest comes."""
+        self._about(prefetch, t="load")
+
     def reclaim(self, prefetch: Frame) -> None:
         self._about(prefetch, t="reclaim")
         wait_until(lambda: prefetch["plan"] in self.shim._book.wanted_back, "the wish arrived")

@@ -45,3 +45,10 @@ export const HANDOFF_POLL_MAX_MS = 40;
 export const HANDOFF_WAIT_SHARE = 0.8;
 /** Share of the arena's blocks kept free of blocks fetched early for hand-offs. */
 export const HANDOFF_ROOM_SHARE = 0.5;
+/** An engine loads early what it waits for no longer than this, or than loading takes, seconds: its blocks are held so long. */
+export const EARLY_HOLD_S = 1;
+/** Decoded bytes of the smallest restore that is loaded early: an engine copies as many in one step. */
+export const EARLY_BYTES_MIN: number = 64 * KIB * KIB;
+/** Share of the arena's blocks that a prompt larger than the arena uses at a time, and the most blocks. */
+export const WINDOW_ARENA_SHARE = 0.5;
+export const WINDOW_BLOCKS_MAX = 4096;

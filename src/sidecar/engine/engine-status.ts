@@ -83,11 +83,14 @@ export function arenaStatusOf(
   { arena, cache, costs }: Stage,
   ranks: Iterable<WorkerRank>,
   maxModelLen: number,
+  passesWindows: boolean,
 ): EngineStatus["arena"] {
   const { slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots } = arena.status();
   const { bytes } = arena;
   const { saveSlots } = cache;
-  const longestTokens = longestIn(costs, cache.capacityInTime * cache.shards, maxModelLen);
+  const longestTokens = passesWindows
+    ? maxModelLen
+    : longestIn(costs, cache.capacityInTime * cache.shards, maxModelLen);
   const unmapped = [...ranks].flatMap(({ rank, unmapped: reason }) =>
     reason === null ? [] : [{ rank, reason }],
   );

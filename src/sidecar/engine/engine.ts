@@ -14,6 +14,7 @@ import { CostModel } from "../restore/cost-model.ts";
 import { Fetcher } from "../restore/fetcher.ts";
 import { Restorer } from "../restore/restore.ts";
 import type { RestorerOptions } from "../restore/restore.ts";
+import { endsAnywhere } from "../restore/windows.ts";
 import type { CodecChoice } from "../save/codec-choice.ts";
 import type { Decided, FidelityRules } from "../save/fidelity.ts";
 import type { Copies } from "../save/reoffer.ts";
@@ -111,6 +112,7 @@ export class Engine {
       engine,
       shards,
       logger: this.#logger,
+      isWindowed: () => this.#hello.isWindowed,
       send: (...messages) => this.#scheduler?.send(...messages),
     });
   }
@@ -166,6 +168,8 @@ export class Engine {
       const { namespace } = this.#restorer;
       const of = { ...this.#options, shards: this.shards, namespace };
       void audit(message, of).then((answer) => this.#scheduler?.send(answer));
+    } else if (message.t === "loaded") {
+      this.#restorer.loaded(message);
     } else if (message.t === "asked") {
       this.#restorer.askedFor(message.plan);
     } else if (message.t === "release") {
@@ -294,8 +298,13 @@ export class Engine {
       stepTokens: this.#lengths.stepTokens,
       groups: this.#ranks.kinds(),
       fidelity: fidelityOf(this.#decided, this.#ranks.dtype()),
-      arena: stage === null ? null : arenaStatusOf(stage, this.#ranks, this.#lengths.maxModelLen),
+      arena: stage === null ? null : this.#arenaStatus(stage),
     };
+  }
+
+  #arenaStatus(stage: Stage): EngineStatus["arena"] {
+    const passesWindows = this.#hello.isWindowed && endsAnywhere(this.#ranks.kinds());
+    return arenaStatusOf(stage, this.#ranks, this.#lengths.maxModelLen, passesWindows);
   }
 
   #register(worker: WorkerRank, message: Register): void {

@@ -3,7 +3,7 @@ import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../base/limits/general.ts"
 import { nowMs, yieldToLoop } from "../../base/time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { ArenaContext } from "./arena-context.ts";
-import type { Plan, GroupRange } from "./plan.ts";
+import type { Plan } from "./plan.ts";
 
 export interface AdmissionOptions {
   /** Returns the plans that the scheduler has not released, the oldest first. */
@@ -31,7 +31,7 @@ export class Admission {
   async enter(plan: Plan, context: ArenaContext): Promise<void> {
     this.#context = context;
     plan.state = "queued";
-    if ((await roomNeeded(plan.ranges, context.cache)) === 0) {
+    if ((await roomNeeded(plan, context.cache)) === 0) {
       await this.#options.begin(plan, context);
       return;
     }
@@ -64,7 +64,7 @@ export class Admission {
     this.#isAdmitting = true;
     try {
       for (let plan = this.#next(); plan !== undefined; plan = this.#next()) {
-        const short = (await roomNeeded(plan.ranges, context.cache)) - context.cache.room;
+        const short = (await roomNeeded(plan, context.cache)) - context.cache.room;
         if (short > 0 && !plan.isOver) {
           // Otherwise two hand-offs could wait for the room of each other's early blocks.
           for (const queued of this.#queue) queued.leaveEarly();
@@ -80,7 +80,18 @@ export class Admission {
   }
 
   #next(): Plan | undefined {
-    return this.#queue.find(({ isAsked }) => isAsked) ?? this.#queue[0];
+    const ready = this.#queue.filter((plan) => this.#mayBegin(plan));
+    return ready.find(({ isAsked }) => isAsked) ?? ready[0];
+  }
+
+  /** False for a prompt larger than the arena that the engine could not begin yet, or while another one passes through. */
+  #mayBegin({ depth, isAsked }: Plan): boolean {
+    if (depth === null) return true;
+    if (!isAsked) return false;
+    for (const other of this.#options.plans()) {
+      if (other.depth !== null && other.state === "fetching") return false;
+    }
+    return true;
   }
 
   /** Asks the newest plans first, because the engine admits requests about in order of arrival. */
@@ -102,10 +113,12 @@ export class Admission {
   }
 }
 
-/** Returns how many blocks no plan uses yet. */
-async function roomNeeded(ranges: readonly GroupRange[], cache: BlockCache): Promise<number> {
+/** Returns how many blocks the plan needs at first that no plan uses yet. */
+async function roomNeeded({ ranges, depth }: Plan, cache: BlockCache): Promise<number> {
   let needed = 0;
   let seen = 0;
+  // Any of its blocks may be its first window by the time another plan gives room.
+  if (depth !== null) return depth;
   for (const { count, hashes, keyOf } of ranges) {
     for (let at = 0; at < count; at += 1) {
       if (!cache.isInUseAt(hashes, at, keyOf)) needed += 1;

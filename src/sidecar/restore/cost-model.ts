@@ -2,7 +2,12 @@
 import { HASH_BYTES, hashAt, PACKED_KEY_BYTES } from "../../base/block.ts";
 import type { Namespace, RecordClass } from "../../base/block.ts";
 import { blockKey } from "../../base/key-text.ts";
-import { LOOKUP_SHARE_MAX, RECOMPUTE_MARGIN } from "../../base/limits/cost.ts";
+import {
+  EARLY_BYTES_MIN,
+  EARLY_HOLD_S,
+  LOOKUP_SHARE_MAX,
+  RECOMPUTE_MARGIN,
+} from "../../base/limits/cost.ts";
 import {
   FORECAST_LENGTHS,
   FORECAST_TOKENS_MIN,
@@ -137,20 +142,42 @@ export class CostModel {
 
   /** True when using the placed blocks and computing the rest answers before the missing blocks would. */
   isBetterNow(plan: Plan): boolean {
-    const { rates, sourceBytes, blockBytes } = this.#options;
+    const { rates, sourceBytes } = this.#options;
     const { start, end } = plan.span;
-    if (rates.isAlways) return false;
-    const missing = this.#noBytes();
-    let [wholeBytes, placedBytes] = [0, 0];
-    let isWhole = true;
-    for (const run of plan.runs) {
-      isWhole &&= run.isComplete;
-      run.addLeft(missing[run.recordClass], blockBytes(run.group));
-      wholeBytes += run.length * sourceBytes(run.group);
-      placedBytes += run.placed * sourceBytes(run.group);
-    }
-    if (isWhole) return false;
+    if (rates.isAlways || plan.runs.every(({ isComplete }) => isComplete)) return false;
+    const wholeBytes = this.#decodedBytes(plan);
+    const placedBytes = plan.runs.reduce(
+      (sum, run) => sum + run.placed * sourceBytes(run.group),
+      0,
+    );
     const placedTokens = this.placedTokens(plan);
+    const whole = { tokens: plan.tokens, fetchS: this.#leftS(plan) };
+    const wait = rates.costOf({ ...whole, loadBytes: wholeBytes }, end);
+    const loadBytes = placedTokens > start ? placedBytes : 0;
+    const now = rates.costOf({ tokens: placedTokens, fetchS: 0, loadBytes }, end);
+    if (wait === null || now === null) return false;
+    const nowS = now.computeS + (loadBytes > 0 ? now.loadS : 0);
+    return nowS * (1 + RECOMPUTE_MARGIN) < wait.fetchS + wait.loadS + wait.computeS;
+  }
+
+  /** True when the engine may begin to load a plan, because it would not wait long for what is still to come. */
+  isNearlyHere(plan: Plan): boolean {
+    const bytes = this.#decodedBytes(plan);
+    if (bytes < EARLY_BYTES_MIN) return false;
+    const leftS = this.#leftS(plan);
+    return leftS !== null && leftS <= Math.max(EARLY_HOLD_S, this.#options.rates.loadS(bytes));
+  }
+
+  #decodedBytes({ runs }: Plan): number {
+    return runs.reduce((sum, run) => sum + run.length * this.#options.sourceBytes(run.group), 0);
+  }
+
+  /** Seconds until the blocks of a running fetch that are still missing have come; null: not known. */
+  #leftS(plan: Plan): number | null {
+    const missing = this.#noBytes();
+    for (const run of plan.runs) {
+      run.addLeft(missing[run.recordClass], this.#options.blockBytes(run.group));
+    }
     const ahead = this.#pending(plan.turn);
     for (const of of ["kv", "ssm"] as const) {
       for (const [vault, bytes] of missing[of].entries()) {
@@ -159,13 +186,7 @@ export class CostModel {
     }
     const far = this.#noBytes();
     addArchivedLeft(far, plan);
-    const whole = { tokens: plan.tokens, fetchS: this.#fetchS(missing, ahead, far) };
-    const wait = rates.costOf({ ...whole, loadBytes: wholeBytes }, end);
-    const loadBytes = placedTokens > start ? placedBytes : 0;
-    const now = rates.costOf({ tokens: placedTokens, fetchS: 0, loadBytes }, end);
-    if (wait === null || now === null) return false;
-    const nowS = now.computeS + (loadBytes > 0 ? now.loadS : 0);
-    return nowS * (1 + RECOMPUTE_MARGIN) < wait.fetchS + wait.loadS + wait.computeS;
+    return this.#fetchS(missing, ahead, far);
   }
 
   /** Prompt tokens up to which the placed blocks are usable. */

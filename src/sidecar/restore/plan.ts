@@ -98,6 +98,14 @@ export class Plan {
   deadline: NodeJS.Timeout | undefined;
   /** True when the look-up was skipped, because this sidecar has stored the blocks. */
   isKnown = false;
+  /** True where the engine may load blocks while others come. */
+  isLoadable = false;
+  /** True once the engine was told that it may. */
+  isLoading = false;
+  /** Brings the next blocks of a plan with a depth; null before it begins. */
+  feed: { fill(): void } | null = null;
+  /** Most blocks in use at a time, where the arena cannot hold all of them; null: all. */
+  depth: number | null = null;
 
   constructor(options: PlanOptions) {
     const { req, number, openKeys, namespace, span, account, budget, isHandedOver } = options;
@@ -122,6 +130,12 @@ export class Plan {
     for (const held of [...this.early.splice(0), ...this.kept.splice(0)]) held.leaveAll();
   }
 
+  /** Windows in which its blocks pass through the arena; 1: it holds them all. */
+  get windows(): number {
+    const blocks = this.ranges.reduce((sum, { count }) => sum + count, 0);
+    return this.depth === null ? 1 : Math.max(1, Math.ceil(blocks / this.depth));
+  }
+
   get blockCount(): number {
     return this.runs.reduce((sum, run) => sum + run.length, 0);
   }
@@ -134,7 +148,10 @@ export function share(blocks: readonly Block[]): Block[] {
   return fresh;
 }
 
-/** The blocks of one range, each in use until the plan is released or the run is cut before it. */
+/**
+ * The blocks of one range, each in use until the engine has loaded it, the plan is released, or the run is cut before it. A run of a
+ * plan with a depth has only some of its blocks at a time; the others are still to be added.
+ */
 export class Run implements BlockUser {
   readonly group: number;
   readonly recordClass: RecordClass;
@@ -142,9 +159,16 @@ export class Run implements BlockUser {
   readonly trace: Buffer | null;
   readonly #cache: BlockCache;
   readonly #onChange: () => void;
+  /** Offers of the whole range. */
+  readonly #offers: readonly RunOffer[];
+  /** Blocks in use, from index `#loaded` of the range on. */
   #blocks: Block[] = [];
+  /** Blocks before this index are in the engine, and used no more. */
+  #loaded = 0;
   /** Blocks before this index are placed and reported to the scheduler. */
   #cursor = 0;
+  /** Blocks of the range that are still to be added. */
+  #left = 0;
   cut: DoneReason | null;
 
   constructor(
@@ -158,11 +182,18 @@ export class Run implements BlockUser {
     this.recordClass = range.recordClass;
     this.first = range.first;
     this.cut = range.cut;
+    this.#offers = range.offers;
     this.#cache = cache;
     this.#onChange = onChange;
   }
 
+  /** Blocks of the range that it has had, has, or will have. */
   get length(): number {
+    return this.#loaded + this.#blocks.length + this.#left;
+  }
+
+  /** Blocks that have a place in the arena, or are to get one. */
+  get inUse(): number {
     return this.#blocks.length;
   }
 
@@ -176,11 +207,17 @@ export class Run implements BlockUser {
   }
 
   get isComplete(): boolean {
-    return this.#cursor === this.#blocks.length;
+    return this.#cursor === this.length;
+  }
+
+  /** Announces so many blocks that `add` brings later. */
+  expect(count: number): void {
+    this.#left = count;
   }
 
   add(block: Block): void {
     this.#blocks.push(block);
+    if (this.#left > 0) this.#left -= 1;
   }
 
   onBlock(): void {
@@ -189,18 +226,23 @@ export class Run implements BlockUser {
 
   /** Adds `each` bytes per unreported block to the sums of the vaults that send it. */
   addLeft(sums: Float64Array, each: number): void {
-    for (let at = this.#cursor; at < this.#blocks.length; at += 1) {
+    for (let at = this.#cursor - this.#loaded; at < this.#blocks.length; at += 1) {
       const owner = this.#blocks[at]?.owner ?? 0;
       sums[owner] = (sums[owner] ?? 0) + each;
+    }
+    if (this.#left === 0) return;
+    const from = this.length - this.#left;
+    for (const { first, end, vault } of this.#offers) {
+      sums[vault] = (sums[vault] ?? 0) + Math.max(0, end - Math.max(first, from)) * each;
     }
   }
 
   /** Returns the blocks placed behind the cursor without a gap, or null. Ends the run at a block that will not come. */
   advance(): Placed | null {
     const from = this.#cursor;
-    while (isFree(this.#blocks[this.#cursor])) this.#cursor += 1;
-    const blocks = this.#blocks.slice(from, this.#cursor);
-    const next = this.#blocks[this.#cursor];
+    while (isFree(this.#blocks[this.#cursor - this.#loaded])) this.#cursor += 1;
+    const blocks = this.#blocks.slice(from - this.#loaded, this.#cursor - this.#loaded);
+    const next = this.#blocks[this.#cursor - this.#loaded];
     if (next?.isFlushed === true) this.end("flushed");
     else if (next?.state === "gone") this.end(next.failure ?? "end_of_hit");
     if (blocks.length === 0) return null;
@@ -211,12 +253,28 @@ export class Run implements BlockUser {
   /** Gives up the blocks behind the cursor. */
   end(reason: DoneReason): void {
     if (!this.isComplete) this.cut = reason;
-    this.#leaveFrom(this.#cursor);
+    this.#left = 0;
+    this.#leaveFrom(this.#cursor - this.#loaded);
+  }
+
+  /**
+   * Leaves the blocks before index `count` of the range, because the engine has them; `isDropped`: their slots return at once. Ignores
+   * blocks that were not reported.
+   */
+  passTo(count: number, isDropped: boolean): void {
+    const passed = this.#blocks.splice(0, Math.min(count, this.#cursor) - this.#loaded);
+    this.#loaded += passed.length;
+    for (const block of passed) {
+      this.#cache.leave(block, this);
+      if (isDropped) this.#cache.drop(block);
+    }
   }
 
   leaveAll(): void {
+    this.#left = 0;
     this.#leaveFrom(0);
     this.#cursor = 0;
+    this.#loaded = 0;
   }
 
   /** Leaves the tail first, so that it becomes the oldest idle block: a prefix is still of use without its tail. */

@@ -13,7 +13,7 @@ import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import { nowMs, yieldToLoop } from "../../base/time.ts";
 import type { Block } from "../slots/block.ts";
-import type { DoneReason, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
+import type { DoneReason, Loaded, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Decisions } from "../trace/decisions.ts";
 import type { Reuse } from "../trace/reuse.ts";
@@ -37,6 +37,7 @@ import type { Receipts } from "./receipts.ts";
 import { Recut } from "./recut.ts";
 import { TooLong } from "./too-long.ts";
 import { Waiting } from "./waiting.ts";
+import { capacityOf, depthOf, Feed, isLoadable, mayLoad } from "./windows.ts";
 import { Worth } from "./worth.ts";
 
 export interface RestorerOptions {
@@ -51,6 +52,8 @@ export interface RestorerOptions {
   gates: LookupGates;
   waitMs: number;
   stallMs: number;
+  /** True where the engine loads blocks as they come, and computes the ones that do not. */
+  isWindowed(): boolean;
   counters: SidecarCounters;
   logger: Logger;
   send(...messages: readonly SidecarMessage[]): void;
@@ -82,7 +85,10 @@ export class Restorer {
     });
     this.#admission = new Admission({
       plans: () => this.#plans.values(),
-      begin: (plan, context) => this.#begin(plan, context),
+      begin: async (plan, context) => {
+        if (plan.depth === null) await this.#begin(plan, context);
+        else this.#beginWindows(plan, context);
+      },
       reclaim: ({ req, number }) => {
         options.counters.add("reclaims");
         options.send({ t: "reclaim", req, plan: number });
@@ -161,6 +167,19 @@ export class Restorer {
     this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
   }
 
+  /** Frees the slots of blocks that the engine has loaded; a large prompt's next ones take their place. */
+  loaded({ plan: number, tokens }: Omit<Loaded, "t" | "req">): void {
+    const plan = this.#plans.get(number);
+    const [run] = plan?.runs ?? [];
+    const context = this.#context;
+    if (plan === undefined || run === undefined || context === null) return;
+    const blocks = Math.floor(tokens / context.shapeOf(run.group).tokens) - run.first;
+    run.passTo(blocks, plan.depth !== null);
+    if (plan.isOver) return;
+    plan.feed?.fill();
+    this.#onChange(plan);
+  }
+
   /** Ends a plan for the scheduler; its blocks stay for later ones. An unknown number is ignored. */
   release(released: Omit<Release, "t" | "req">): void {
     const { plan: number, tokens, loadUs } = released;
@@ -214,14 +233,17 @@ export class Restorer {
       return;
     }
     const asked = askedOf(message, context.shapeOf);
-    const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
+    plan.isLoadable = this.#options.isWindowed() && isLoadable(plan, message, context.shapeOf);
+    const boundary = chooseBoundary(asked, answer, capacityOf(plan, context));
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, context);
     plan.case.decided(this.#worth.ofRestoring(plan, boundary, context.costs));
-    const { tokens } = plan;
+    plan.depth = depthOf(plan, context);
+    const { tokens, windows } = plan;
     const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
     const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
-    this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast });
+    plan.case.passes(windows);
+    this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast, windows });
     this.#options.reuse.answered(namespace, asked, answer);
     if (plan.isRefused) {
       this.#finish(plan, "slower");
@@ -305,6 +327,22 @@ export class Restorer {
     this.#onChange(plan);
   }
 
+  /** Takes the first blocks of a prompt larger than the arena into use. */
+  #beginWindows(plan: Plan, context: ArenaContext): void {
+    const { namespace } = plan;
+    const [range] = plan.ranges;
+    if (namespace === null || range === undefined || plan.isOver) return;
+    this.#options.counters.add("plans_windowed");
+    plan.turn = context.fetcher.turnOf(plan.ranges);
+    const onChange = (): void => this.#onChange(plan);
+    const run = new Run(range, context.cache, onChange, plan.case.trace?.fetch);
+    plan.runs.push(run);
+    plan.feed = new Feed(namespace, plan, range, run, context);
+    plan.feed.fill();
+    plan.state = "fetching";
+    this.#onChange(plan);
+  }
+
   #onChange(plan: Plan): void {
     this.#changed.add(plan);
     if (this.#isFlushing) return;
@@ -325,8 +363,17 @@ export class Restorer {
     if (plan.runs.every((run) => run.isComplete)) {
       this.#finish(plan, doneReason(plan.runs.map((run) => run.cut)), placed);
     } else {
-      this.#options.send(...placed);
+      this.#options.send(...placed, ...this.#toLoad(plan));
     }
+  }
+
+  /** Tells the engine once that it may load what is placed while the rest comes. */
+  #toLoad(plan: Plan): SidecarMessage[] {
+    const { req, number } = plan;
+    if (!mayLoad(plan, this.#context)) return [];
+    plan.isLoading = true;
+    this.#options.counters.add("plans_loaded_early");
+    return [{ t: "load", req, plan: number }];
   }
 
   /** Returns the message that tells the scheduler which blocks are placed, and counts them. */

@@ -38,8 +38,11 @@ export class Worth {
   /** After the look-up: how long the restore may take, because no plan may take longer than computing; null: as long as before. */
   ofWaiting(plan: Plan, spentMs: number): Budget | null {
     const recomputeMs = this.#options.costs()?.recomputeMs(plan.span) ?? null;
-    if (recomputeMs === null || plan.isHandedOver) return null;
-    const { waitMs } = this.#options;
+    const waitMs = this.#options.waitMs * plan.windows;
+    if (plan.isHandedOver) return null;
+    if (recomputeMs === null) {
+      return plan.windows > 1 ? { ms: Math.max(1, waitMs - spentMs), reason: "deadline" } : null;
+    }
     const leftMs = Math.min(waitMs, recomputeMs) - spentMs;
     return { ms: Math.max(1, leftMs), reason: recomputeMs < waitMs ? "slower" : "deadline" };
   }

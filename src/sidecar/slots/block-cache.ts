@@ -141,6 +141,11 @@ export class BlockCache {
     }
   }
 
+  /** Evicts a block that no plan uses, before any other. */
+  drop(block: Block): void {
+    if (this.#isIdle(block) && !block.isLent) this.#removeUnlent(block);
+  }
+
   /** Leases slots for wanted blocks, evicting idle ones if need be; returns how many of the first got theirs. */
   startFetch(blocks: readonly Block[]): number {
     const { arena, shards } = this.#options;

@@ -28,6 +28,8 @@ export interface Hello {
   hasAmxTiles: boolean;
   /** True where the engine saves for other engines, whatever it gains itself. */
   isProducer: boolean;
+  /** True where a scheduler's engine loads blocks as they come, and computes the ones that do not. */
+  isWindowed: boolean;
   /** Where the scheduler's engine publishes and replays KV-cache events, as vLLM is told; empty: nowhere. */
   events: string;
   replays: string;
@@ -44,6 +46,7 @@ const NOBODY = {
   vllm: "",
   hasAmxTiles: false,
   isProducer: false,
+  isWindowed: false,
   events: "",
   replays: "",
 } as const;
@@ -73,6 +76,7 @@ export function parseHello(message: Reader): Hello {
     vllm: message.name("vllm"),
     hasAmxTiles: message.has("amx_tiles") && message.u32("amx_tiles", 1, 1) === 1,
     isProducer: message.has("producer") && message.u32("producer", 1, 1) === 1,
+    isWindowed: message.has("windows") && message.u32("windows", 1, 1) === 1,
     events: message.anyText("events"),
     replays: message.anyText("replays"),
   };

@@ -118,6 +118,15 @@ export interface AskedFor {
   plan: number;
 }
 
+/** Sent as an engine loads a plan's blocks while others come. */
+export interface Loaded {
+  t: "loaded";
+  req: string;
+  plan: number;
+  /** Prompt tokens before which all ranks have copied every block, so that their slots return. */
+  tokens: number;
+}
+
 /** Identifies what an engine computes with, and asks for the fidelity of its blocks. */
 export interface WeightsMessage {
   t: "weights";
@@ -140,6 +149,7 @@ export type SchedulerMessage =
   | Prefetch
   | Audit
   | AskedFor
+  | Loaded
   | Release;
 
 export type WorkerMessage =
@@ -230,6 +240,8 @@ export type SidecarMessage =
       tokens: number;
       /** Milliseconds of computing that far; absent where the engine's rate is unknown. */
       compute_ms?: number;
+      /** Windows in which the plan passes through the arena; 1, or absent: it fits. */
+      windows?: number;
     }
   | {
       t: "placed";
@@ -241,6 +253,8 @@ export type SidecarMessage =
       /** Blocks among them that no vault had to send for this plan. */
       local: number;
     }
+  /** Tells that the engine may allocate blocks for all tokens of the boundary, and load the ones that are placed. */
+  | { t: "load"; req: string; plan: number }
   | { t: "done"; req: string; plan: number; reason: DoneReason; why?: string }
   | { t: "reclaim"; req: string; plan: number }
   /** Tells that the plan is alive: it waits for room, or for blocks asked for earlier. */
@@ -300,6 +314,15 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
     }),
   ],
   ["asked", (message) => ({ t: "asked", req: message.text("req"), plan: message.count("plan") })],
+  [
+    "loaded",
+    (message) => ({
+      t: "loaded",
+      req: message.text("req"),
+      plan: message.count("plan"),
+      tokens: message.count("tokens"),
+    }),
+  ],
   [
     "release",
     (message) => ({

@@ -46,6 +46,8 @@ export interface Account {
   heldTokens: number | null;
   /** Tokens that fit into shared memory, where that is less than held; null: all fit. */
   roomTokens: number | null;
+  /** Parts in which a prompt larger than shared memory passes through it; otherwise 1. */
+  windows: number;
   chosenTokens: number | null;
   placedTokens: number | null;
   /** Blocks fetched from each tier; blocks already in the arena do not count. */
@@ -111,6 +113,7 @@ function blank(engine: string, req: string, traceparent: string): Account {
     longerTokens: 0,
     heldTokens: null,
     roomTokens: null,
+    windows: 1,
     chosenTokens: null,
     placedTokens: null,
     fetched: { vault: 0, shared: 0 },
@@ -270,6 +273,11 @@ export class Case {
     if (heldTokens > account.startTokens) return;
     account.choice = "recomputed";
     account.why = "nothing_held";
+  }
+
+  /** Notes that the blocks pass through the arena in so many windows. */
+  passes(windows: number): void {
+    this.account.windows = windows;
   }
 
   /** Notes that even an empty arena holds no more than `tokens`. */

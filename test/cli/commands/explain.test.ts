@@ -25,6 +25,7 @@ const ACCOUNT: Account = {
   longerTokens: 0,
   heldTokens: 160,
   roomTokens: null,
+  windows: 1,
   chosenTokens: 160,
   placedTokens: 160,
   fetched: { vault: 10, shared: 0 },
@@ -81,6 +82,8 @@ test("what shared memory cannot hold is said with the key to set", () => {
   const text = explained({ ...ACCOUNT, roomTokens: 96 }).join("\n");
   expect(text).toContain("room:    shared memory holds 96 of them");
   expect(text).toContain("[sidecar] arena_bytes");
+  const passing = explained({ ...ACCOUNT, windows: 7 }).join("\n");
+  expect(passing).toContain("room:    larger than shared memory: its blocks come in 7 windows");
 });
 
 test("a request the sidecar does not know is said to be unknown", async () => {

@@ -21,6 +21,10 @@ MOMENTS: dict[str, Callable[[Host], bool]] = {
     "looked_up": lambda host: any(plan.is_looked_up for plan in host.shim._book._plans.values()),
     "placed": lambda host: any(plan.is_done for plan in host.shim._book._plans.values()),
     "loading": lambda host: host.shim.status()["loads"] > 0,
+    # Some of a prompt's blocks are in their pages, others are still to come.
+    "windowed": lambda host: any(
+        window.loaded > 0 and window.job.is_open for window in host.shim._windows.by_id.values()
+    ),
     "running": lambda host: any(
         request.num_computed_tokens > request.num_prompt_tokens + 2
         for request in host.scheduler.running
@@ -35,7 +39,7 @@ MOMENTS: dict[str, Callable[[Host], bool]] = {
     ),
     "down": lambda host: not host.shim._channel.is_up,
 }
-STEPPED = ("loading", "running", "saving", "saved", "tier_asked")
+STEPPED = ("loading", "windowed", "running", "saving", "saved", "tier_asked")
 
 
 def begin(

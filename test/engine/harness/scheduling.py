@@ -125,7 +125,7 @@ class Rig:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="tk-")
         self.path = str(Path(self._folder.name, "s.sock"))
-        self.vault = Vault(self.path)
+        self.vault = self.make_vault()
         self.load_steps, self.save_steps = load_steps, save_steps
         config = self._config(model, running, policy, step_tokens, with_tierkv=with_tierkv)
         init_none_hash(sha256)
@@ -172,6 +172,9 @@ class Rig:
             self.vault.send({"t": "restore", "arena": ARENA, "on": True})
             wait_until(lambda: self.shim._book.restore_on, "restore is on")
             wait_until(lambda: self.shim._naming.is_complete, "the model has a name", 60.0)
+
+    def make_vault(self) -> Vault:
+        return Vault(self.path)
 
     def _config(
         self, model: str, running: int, policy: str, step_tokens: int, *, with_tierkv: bool

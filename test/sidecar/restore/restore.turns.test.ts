@@ -64,6 +64,7 @@ function openRestorer(
     gates: { kv: [], ssm: [] },
     waitMs: WAIT_MS,
     stallMs: 1000,
+    isWindowed: () => false,
     counters: newSidecarCounters(),
     logger,
     send: (...messages) => sent.push(...messages),

@@ -25,6 +25,7 @@ const GOOD: Record<string, Record<string, unknown>> = {
     plan: 1,
     groups: [{ group: 0, class: "kv", hashes: Buffer.concat([HASH, HASH]), from: 1 }],
   },
+  loaded: { t: "loaded", req: "r", plan: 1, tokens: 32 },
   release: { t: "release", req: "r", plan: 1 },
   save: { t: "save", arena: 7, namespace: digest("n"), items: [[1, 2, 0, HASH, HASH, 16]] },
   return: { t: "return", arena: 7, slots: slotBytes([1, 2]) },
@@ -79,6 +80,8 @@ test("fields arrive as sent", () => {
   expect(parseMessage(release, "test")).toMatchObject({ isBegun: true });
   expect(parseMessage(GOOD["release"]!, "test")).toMatchObject({ isBegun: false });
   expect(parseMessage(helloFrame({ producer: 1 }), "test")).toMatchObject({ isProducer: true });
+  expect(parseMessage(helloFrame({ windows: 1 }), "test")).toMatchObject({ isWindowed: true });
+  expect(parseMessage(helloFrame({}), "test")).toMatchObject({ isWindowed: false });
   expect(parseMessage(GOOD["return"]!, "test")).toEqual({
     t: "return",
     arena: 7,

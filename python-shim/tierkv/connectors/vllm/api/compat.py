@@ -461,6 +461,20 @@ def fails_requests() -> bool:
     return hasattr(connector_base, "KVConnectorTransferResults")
 
 
+def ends_loads(config: "VllmConfig", kv_cache_config: Any) -> bool:
+    """Tell whether vLLM can be told of a load's lost blocks and then keeps the blocks before them (0.30 and later).
+
+    Only with one group, whose blocks are as long as the scheduler's (v1/core/sched/scheduler.py,
+    `_update_requests_with_invalid_blocks`).
+    """
+    if not fails_requests() or len(kv_cache_config.kv_cache_groups) != 1:
+        return False
+    (group,) = kv_cache_config.kv_cache_groups
+    parallel = config.parallel_config
+    is_cut = parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1
+    return not is_cut and group.kv_cache_spec.block_size == config.cache_config.block_size
+
+
 def is_left_out(kv_cache_config: Any, index: int) -> bool:
     """Tell whether vLLM itself keeps a group out of transfers and prefix caching (0.30 and later)."""
     taking_part = getattr(kv_cache_config, "prefix_cacheable_group_ids", None)

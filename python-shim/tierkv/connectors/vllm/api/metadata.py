@@ -38,7 +38,8 @@ class LoadPart(NamedTuple):
     """Part of one admission: blocks to fill from arena slots.
 
     `slots` holds the slot numbers of every shard of each block; ranks that hold the same pages read the same slot. With
-    `last` set the request is reported as received, once for this admission.
+    `last` set the request is reported as received, once for this admission. Each rank acknowledges a part with a
+    `number`. With `is_cut` the blocks have no slots, because they will not come; the ones of earlier parts count.
     """
 
     req_id: str
@@ -47,6 +48,8 @@ class LoadPart(NamedTuple):
     block_ids: list[int]
     slots: list[int]
     last: bool
+    number: int = 0
+    is_cut: bool = False
 
 
 class CheckItem(NamedTuple):
@@ -123,7 +126,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     `resolved`: by rank, its configuration, once, where vLLM has no handshake for tierKV (MultiConnector).
     `checks`: by number of a check, how far the worst rank's halves agree, in dB. `loads`: microseconds that the copies
     of a part of an admission took on the slowest rank, by request. `failed`: requests whose load failed on a rank.
-    `is_off`: a rank is off.
+    `copied`: ranks that are done with a part of a load, by its number. `is_off`: a rank is off.
     """
 
     tickets: Counter[int] = field(default_factory=Counter)
@@ -135,6 +138,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     checks: dict[int, float] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
+    copied: Counter[int] = field(default_factory=Counter)
     is_off: bool = False
 
     def add_load(self, req_id: str, seconds: float) -> None:
@@ -144,7 +148,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     def is_empty(self) -> bool:
         return (
             not (self.tickets or self.memory or self.changed_at or self.resolved)
-            and not (self.checks or self.loads or self.refused or self.failed)
+            and not (self.checks or self.loads or self.refused or self.failed or self.copied)
             and self.slots is None
             and not self.is_off
         )
@@ -163,6 +167,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
             _both(min, self.checks, other.checks),
             _both(max, self.loads, other.loads),
             self.failed | other.failed,
+            self.copied + other.copied,
             is_off=self.is_off or other.is_off,
         )
 

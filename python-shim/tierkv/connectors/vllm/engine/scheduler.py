@@ -49,6 +49,7 @@ from tierkv.connectors.vllm.restore.idle import IdleSteps
 from tierkv.connectors.vllm.restore.loads import LoadQueue
 from tierkv.connectors.vllm.restore.running import RunningSlots
 from tierkv.connectors.vllm.restore.sharing import SharedPlans
+from tierkv.connectors.vllm.restore.windows import Windows
 from tierkv.connectors.vllm.save.offers import StepOffers
 from tierkv.connectors.vllm.save.saves import SavePlanner
 from tierkv.connectors.vllm.save.truth import TruthChecks
@@ -105,7 +106,8 @@ class SchedulerShim:
         )
         self._offers = StepOffers(self._saves, self._naming, self._requests, self.counters)
         self.owed = Owed(self.failures, self._grid, self._requests, self._loads, self._saves)
-        hello = hello_frame(config, "scheduler", 0, copies)
+        loads_windows = self._grid.is_plain and compat.ends_loads(config, kv_cache_config)
+        hello = hello_frame(config, "scheduler", 0, copies, loads_windows=loads_windows)
         self._autostart = Autostart(settings)
         start = self._autostart.attempt
         changes, reports = self.counters.take_changes, self._reports
@@ -120,6 +122,9 @@ class SchedulerShim:
         self.restore_times = self._book.restore_times
         room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
         self._budget = Budget(room, self._book, self._channel.suspect, self.counters)
+        self._windows = Windows(
+            self._loads, self._book, self._world, lambda: self._budget.stall_s, self.counters
+        )
         has_drafts = replicas.has_draft_layers(config)
         self._truth = TruthChecks(self._book, self.counters, has_drafts=has_drafts)
         self._socket = settings.place
@@ -272,9 +277,13 @@ class SchedulerShim:
         if plan is None or start < plan.first_tokens:
             plan = self._open_plan(state, start)
             return self._idle.ask_again() if plan is not None else self._give_up(state)
-        news, is_done = plan.news, plan.is_done  # first: the helper thread goes on placing
+        is_idle = len(self._requests) == 1
+        # Slots of a load that runs early return, and a check needs one of them.
+        plan.is_held_back = plan.windows == 1 and self._truth.is_due(plan, is_idle=is_idle)
+        # First: the helper thread goes on placing.
+        news, is_done, is_coming = plan.news, plan.is_done, plan.is_coming
         ready = min(state.ready_from(plan, start), wanted)
-        if ready < wanted and not is_done:
+        if ready < wanted and not is_done and not is_coming:
             if not self._budget.is_out(state, plan, now):
                 self._budget.wait(state, plan, news, start)
                 return self._idle.ask_again()
@@ -285,7 +294,7 @@ class SchedulerShim:
         if state.refused_at_s:
             self._book.ask(plan)  # keeps its slots while vLLM has no room for it
         state.offer = (plan, start)
-        return self._truth.choose(plan, start, ready, is_idle=len(self._requests) == 1), True
+        return self._truth.choose(plan, start, ready, is_idle=is_idle), True
 
     def _give_up(self, state: RequestState) -> Match:
         state.gave_up = True
@@ -304,10 +313,12 @@ class SchedulerShim:
             return
         assert state.offer is not None, f"{request.request_id} was given blocks we did not offer"
         plan, start = state.offer
+        is_coming = plan.is_loadable and plan.placed_from(start) < num_external_tokens
+        if is_coming:
+            self._book.keep(plan)
         self._book.admit(request.request_id, plan)
         try:
-            blocks_of_plan = plan.blocks_from(start, num_external_tokens, blocks.get_block_ids())
-            self._loads.add(request.request_id, plan, blocks_of_plan)
+            self._load(request.request_id, plan, (start, num_external_tokens), blocks)
         except LoadMismatchError as error:
             # vLLM would take an unfilled page for computed, so it is told to compute instead.
             log.error("tierKV: request %s is not restored: %s", request.request_id, error)  # noqa: TRY400
@@ -319,9 +330,18 @@ class SchedulerShim:
         state.offer = None
         self._truth.admitted(request, plan)
         end = start + num_external_tokens
-        self._leaders.begin(request, start, end, time.monotonic())
+        self._leaders.begin(request, start, end, time.monotonic(), is_coming=is_coming)
         state.admit(plan, start, num_external_tokens, asked_at_s, self.counters)
         self.events.restored(state.request, plan, end)
+
+    def _load(self, req_id: str, plan: Plan, span: tuple[int, int], blocks: Any) -> None:
+        """Queue an admission of `span`: the tokens before it, and its tokens. Raises LoadMismatchError."""
+        tables = blocks.get_block_ids()
+        if not plan.is_kept:
+            self._loads.add(req_id, plan, plan.blocks_from(*span, tables))
+            return
+        (group,) = plan.groups
+        self._windows.begin(req_id, plan, *span, tables[group])
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
         """Split vLLM's restored tokens by source; vLLM has no name for a vault."""
@@ -336,8 +356,12 @@ class SchedulerShim:
         scheduled = scheduler_output.num_scheduled_tokens
         if self._book.wanted_back:
             self._book.release_wanted()
+        if self._windows.by_id and self._windows.is_waiting:
+            self._idle.expect()
         if self._idle.is_stirred:
             self._idle.end(computes=bool(scheduled))
+        if self._windows.by_id:
+            self._windows.next_step()
         self._budget.room.next_step(is_idle=not scheduled)
         if self._running.is_claimed:
             self._running.next_step()
@@ -390,6 +414,7 @@ class SchedulerShim:
         told = output.kv_connector_worker_meta
         receipts = told if isinstance(told, StepReceipts) else StepReceipts()
         self._loads.took(receipts.loads)
+        self._windows.hear(receipts.copied)
         for req_id in output.finished_recving or ():
             self._loaded(req_id, is_lost=receipts.is_off or req_id in receipts.failed)
         if receipts.resolved:
@@ -406,6 +431,10 @@ class SchedulerShim:
         """End an admission that all ranks reported; others need its plan only if its request has ended meanwhile."""
         plan = self._loads.finish(req_id)
         state = self._requests.get(req_id)
+        tokens = self._windows.finish(req_id)
+        if plan is not None and tokens is not None:
+            plan.taken_tokens = tokens
+            is_lost |= tokens == 0
         if is_lost and plan is not None:
             plan.taken_tokens = 0
             self.counters.add("restores_failed")
@@ -426,6 +455,7 @@ class SchedulerShim:
     def _renew(self) -> None:
         """Begin a generation: blocks found, fetched or waiting under the old one are dropped."""
         self._book.release_all()
+        self._windows.fail_all()
         self._truth.clear()
         self._saves.forget("weights_changed")
         for state in self._requests.values():
@@ -441,6 +471,7 @@ class SchedulerShim:
         if state is None:
             return answer(wish_of(request), Given(), "not_cacheable")
         self._backlog.begin(state)
+        self._windows.abort(request.request_id)
         self._saves.end(state)
         self._truth.drop(request.request_id)
         self._book.release(request.request_id)

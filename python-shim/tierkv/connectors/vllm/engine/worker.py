@@ -216,9 +216,12 @@ class WorkerShim:
             self._gauge.loaded(time.perf_counter() - started)
 
     def _load(self, part: LoadPart, *, is_stale: bool) -> None:
-        arena = None if failpoint.fails("shim.load.copy") else self._credits.mapped(part.arena)
         is_broken = self.arrivals.is_broken(part.req_id)
         is_kept_off = is_stale or self._is_asleep
+        if part.is_cut and not (is_broken or is_kept_off):
+            self.arrivals.cut(part)
+            return
+        arena = None if failpoint.fails("shim.load.copy") else self._credits.mapped(part.arena)
         if arena is None or is_kept_off or is_broken:
             if is_kept_off:
                 self.counters.add("load_weights_changed" if is_stale else "load_asleep")
@@ -229,6 +232,7 @@ class WorkerShim:
                 log.error("tierKV: arena %d of request %s is not mapped", part.arena, part.req_id)
                 self.counters.add("load_without_arena")
             self.arrivals.fail(part)
+            self._acknowledge(part)
             return
         self.arrivals.begin(part)
         slots = part.slots[self._rank // self._copies :: self._world // self._copies]
@@ -240,8 +244,13 @@ class WorkerShim:
 
     def _loaded(self, part: LoadPart, batch: Batch) -> None:
         self._receipts.add_load(part.req_id, batch.seconds)
-        if part.last:
-            self.arrivals.receive(part.req_id)
+        self._acknowledge(part)
+        self.arrivals.copied(part.req_id)
+
+    def _acknowledge(self, part: LoadPart) -> None:
+        """Note that this rank reads the part's slots no more."""
+        if part.number:
+            self._receipts.copied[part.number] += 1
 
     def wait_for_save(self, metadata: StepMetadata) -> None:
         """Copy the blocks this step's forward completed."""
@@ -393,6 +402,7 @@ class WorkerShim:
         self._is_asleep = is_asleep
         if is_asleep:
             self._copier.settle()
+            self.arrivals.break_open()
 
     def introduce(self) -> Introduction:
         """Give this rank's configuration; called once, when the model is loaded."""

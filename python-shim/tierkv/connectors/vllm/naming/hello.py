@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def hello_frame(
-    config: "VllmConfig", role: Literal["scheduler", "worker"], rank: int, copies: int
+    config: "VllmConfig",
+    role: Literal["scheduler", "worker"],
+    rank: int,
+    copies: int,
+    *,
+    loads_windows: bool = False,
 ) -> Frame:
     """Give a half's `hello`; `copies` neighbouring ranks hold the same pages."""
     world, transfer = config.parallel_config.world_size, config.kv_transfer_config
@@ -24,6 +29,8 @@ def hello_frame(
         frame.update(compat.event_endpoints(config))
         if transfer.kv_role == "kv_producer":
             frame["producer"] = 1
+        if loads_windows:
+            frame["windows"] = 1
     if amx.has_tiles():
         frame["amx_tiles"] = 1
     return frame

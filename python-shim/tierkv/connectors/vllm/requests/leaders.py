@@ -1,5 +1,6 @@
 """Owns who waits for whose load: one request loads a prefix, others that need it wait and find it in the engine."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,9 +48,15 @@ class Leaders:
         #: Requests whose load was queued, by id; those that do not load any more are removed as others look.
         self.by_id: dict[str, Leader] = {}
 
-    def begin(self, request: Any, start: int, end: int, now: float) -> None:
-        """Note an admission that was just queued: prompt tokens from `start` to `end`."""
-        until_s = now + max(limits.FOLLOW_LEAST_S, limits.FOLLOW_MARGIN * self._loads.expected_s())
+    def begin(
+        self, request: Any, start: int, end: int, now: float, *, is_coming: bool = False
+    ) -> None:
+        """Note an admission that was just queued: prompt tokens from `start` to `end`.
+
+        `is_coming`: its blocks are still fetched, which ends as soon as computing is quicker, for followers, too.
+        """
+        wait_s = max(limits.FOLLOW_LEAST_S, limits.FOLLOW_MARGIN * self._loads.expected_s())
+        until_s = math.inf if is_coming else now + wait_s
         self.by_id[request.request_id] = Leader(request, start, end, until_s)
 
     def follows(self, state: Any, start: int, most: int, now: float) -> bool:

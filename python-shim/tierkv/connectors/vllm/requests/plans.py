@@ -25,7 +25,9 @@ class Plan:
     to the boundary would take, if known; `load_us`: time of its copies; `is_asked`: the sidecar knows that vLLM waits
     for it; `is_begun`: vLLM gave its request blocks; `given`: its request's sums; `hashes`: its prompt's block hashes,
     of which those of `asked_tokens` tokens are looked up; `opened_at_s`: when the look-up was requested; `holders`:
-    requests that may still be offered its blocks; `loads`: admissions whose load is under way.
+    requests that may still be offered its blocks; `loads`: admissions whose load is under way; `is_loadable`: vLLM may
+    be told of all tokens up to the boundary before they are placed; `is_kept`: it is, and the plan goes on;
+    `is_held_back`: not this time, because a block is to be checked; `windows`: in how many parts it passes the arena.
     """
 
     plan_id: int
@@ -55,6 +57,10 @@ class Plan:
     opened_at_s: float = 0.0
     holders: set[str] = field(default_factory=set)
     loads: int = 0
+    is_loadable: bool = False
+    is_kept: bool = False
+    is_held_back: bool = False
+    windows: int = 1
     given: Given = field(default_factory=Given)
     #: Frames about it so far; counted once a frame's effect is visible.
     news: int = 0
@@ -86,13 +92,25 @@ class Plan:
         self.is_from_vault |= local * self.shards < len(slots)
         return True
 
+    @property
+    def is_coming(self) -> bool:
+        """Tell whether vLLM may be told of blocks that are still coming."""
+        is_open = self.arena >= 0 and self.done_reason is None
+        return self.is_loadable and is_open and not self.is_held_back
+
+    def placed_from(self, start: int) -> int:
+        """Count the tokens after the first `start` that are placed; for models of one group."""
+        (part,) = self.groups.values()
+        return max(0, part.end * part.group.block_tokens - start)
+
     def ready_from(self, start: int) -> int:
         """Count the tokens after the first `start` that can be restored now; 0 when `start` lies outside the plan."""
         if start < self.first_tokens:
             return 0
         if self.is_plain:
-            (part,) = self.groups.values()
-            return max(0, part.end * part.group.block_tokens - start)
+            if self.is_coming and self.boundary is not None:
+                return max(0, self.boundary - start)
+            return self.placed_from(start)
         if self.boundary is None or self.boundary <= start:
             return 0
         is_whole = all(
@@ -160,8 +178,9 @@ class PlanBook:
         """Forget all plans that were not admitted, because the connection ended."""
         with self._lock:
             self.restore_on = False
-            for plan in self._plans.values():
+            for plan in self._by_id.values():
                 plan.holders.clear()
+                plan.done_reason = plan.done_reason or "closed"
             self._plans.clear()
             self._by_id.clear()
             self.wanted_back.clear()
@@ -183,11 +202,13 @@ class PlanBook:
             plan.progress_at_s = time.monotonic()
             if kind == "held":
                 _take_held(plan, frame)
-            elif kind == "placed":
+            elif kind == "placed" and plan.done_reason is None:  # later slots are nobody's
                 slots = list(memoryview(frame["slots"]).cast("I"))
                 local = int(frame.get("local", 0))
                 if not plan.place(frame["group"], frame["first"], slots, self.arena, local):
                     plan.done_reason = "out_of_order"
+            elif kind == "load":
+                plan.is_loadable = True
             elif kind == "done":
                 plan.why = str(frame.get("why", ""))
                 plan.done_reason = str(frame["reason"])
@@ -255,6 +276,27 @@ class PlanBook:
         """Take a plan from every request that holds it: the engine has its blocks now, or they are lost."""
         self._forget(plan)
 
+    def keep(self, plan: Plan) -> None:
+        """Offer a plan that vLLM admits now to no other request, and go on hearing of it: its slots return as it loads.
+
+        Call it before `admit`, so that no frame about it is missed.
+        """
+        plan.is_kept = True
+        self._forget(plan)
+
+    def tell_loaded(self, plan: Plan, tokens: int) -> bool:
+        """Return the slots of the blocks before `tokens` prompt tokens; False while the frame cannot be sent."""
+        if plan.connection != self.connection:
+            return True
+        return self._send(
+            {
+                "t": "loaded",
+                "req": request_text(plan.req_id),
+                "plan": plan.plan_id,
+                "tokens": tokens,
+            }
+        )
+
     def get(self, req_id: str) -> Plan | None:
         """Give the plan of a request that was not admitted yet."""
         return self._plans.get(req_id)  # a single read needs no lock
@@ -291,7 +333,11 @@ class PlanBook:
 
     def _end(self, plan: Plan) -> None:
         """Give a plan's slots back once nobody needs them, unless its connection has ended."""
-        if plan.holders or plan.loads > 0 or plan.connection != self.connection:
+        if plan.holders or plan.loads > 0:
+            return
+        with self._lock:
+            self._by_id.pop(plan.plan_id, None)
+        if plan.connection != self.connection:
             return
         frame: Frame = {"t": "release", "req": request_text(plan.req_id), "plan": plan.plan_id}
         if plan.is_begun:
@@ -304,7 +350,8 @@ class PlanBook:
     def release_wanted(self) -> int:
         """Release the plans the sidecar wants back; called when no offer is pending. Returns their number."""
         with self._lock:
-            plans = [self._by_id[plan_id] for plan_id in self.wanted_back if plan_id in self._by_id]
+            wanted = [self._by_id.get(plan_id) for plan_id in self.wanted_back]
+            plans = [plan for plan in wanted if plan is not None and plan.loads == 0]
             self.wanted_back.clear()
         for plan in plans:
             plan.done_reason = "reclaimed"
@@ -323,7 +370,7 @@ class PlanBook:
             plan.holders.discard(req_id)
             if self._plans.get(req_id) is plan:
                 del self._plans[req_id]
-            if not plan.holders:
+            if not plan.holders and not plan.is_kept:
                 self._by_id.pop(plan.plan_id, None)
 
     def _forget(self, plan: Plan) -> None:
@@ -342,4 +389,5 @@ def _take_held(plan: Plan, frame: Frame) -> None:
         # The sidecar looks up only the beginning of a prompt too long for it; the rest counts as not held.
         part.held = bitmaps.get(index, b"").ljust(part.count // 8 + 1, b"\0")
     plan.compute_ms = frame.get("compute_ms")
+    plan.windows = max(1, int(frame.get("windows", 1)))
     plan.boundary = int(frame["tokens"])

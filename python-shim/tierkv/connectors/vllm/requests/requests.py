@@ -244,6 +244,8 @@ class RequestState:
     def loaded(self, plan: Plan, counters: Counters) -> None:
         """Count an admission whose load has arrived, for the answer and for counters."""
         start, tokens, given = plan.taken_from, plan.taken_tokens, self.given
+        if plan.is_loadable:  # not known as it was admitted
+            self.host_tokens = _host_tokens(plan, start, tokens)
         counters.add("tokens_restored", tokens)
         given.tokens += tokens
         given.host_tokens += self.host_tokens

@@ -14,8 +14,10 @@ class Arrivals:
         self._is_single = groups == 1
         #: Block ids given so far, by request, of admissions not yet reported.
         self._loading: dict[str, list[int]] = {}
-        #: Requests whose last part was given.
-        self._given: set[str] = set()
+        #: Parts that are being copied, by request.
+        self._open: dict[str, int] = {}
+        #: Requests whose last part was given, and whether that part failed: reported once no part is being copied.
+        self._given: dict[str, bool] = {}
         #: Requests with a failed part and more parts to come.
         self._broken: set[str] = set()
         self._received: set[str] = set()
@@ -40,15 +42,27 @@ class Arrivals:
         return req_id in self._broken
 
     def begin(self, part: LoadPart) -> None:
+        """Note a part whose copies begin; `copied` follows."""
         self._loading.setdefault(part.req_id, []).extend(part.block_ids)
+        self._open[part.req_id] = self._open.get(part.req_id, 0) + 1
         if part.last:
-            self._given.add(part.req_id)
+            self._given[part.req_id] = False
 
-    def receive(self, req_id: str) -> None:
-        """Mark an admission as copied completely, unless it was reported as failed meanwhile."""
-        if self._loading.pop(req_id, None) is not None:
-            self._given.discard(req_id)
-            self._received.add(req_id)
+    def copied(self, req_id: str) -> None:
+        """Note that the copies of one part have ended, unless its admission was reported as failed meanwhile."""
+        if req_id in self._open:
+            self._open[req_id] -= 1
+            self._report(req_id)
+
+    def cut(self, part: LoadPart) -> None:
+        """End an admission with blocks that will not come, from 0.30 on; earlier parts count, if none of them failed.
+
+        vLLM computes from the first of the blocks on (v1/core/sched/scheduler.py, `_handle_invalid_blocks`).
+        """
+        self._loading.setdefault(part.req_id, [])
+        self._failed_blocks.update(part.block_ids)
+        self._given[part.req_id] = False
+        self._report(part.req_id)
 
     def fail(self, part: LoadPart) -> None:
         """Record a part that cannot be copied; its request is reported as failed with the last part.
@@ -58,24 +72,38 @@ class Arrivals:
         self._lose(part.req_id, part.block_ids)
         self._received.discard(part.req_id)
         if part.last:
-            self._end(part.req_id)
+            self._given[part.req_id] = True
+            self._report(part.req_id)
         else:
             self._broken.add(part.req_id)
+
+    def break_open(self) -> None:
+        """Note that the pages of open admissions are lost, though more parts come: they will be reported as failed."""
+        self._broken.update(req_id for req_id in self._loading if req_id not in self._given)
 
     def fail_all(self) -> None:
         """Report every unfinished admission as failed, now or once its last part is given."""
         for req_id, block_ids in list(self._loading.items()):
             self._lose(req_id, block_ids)
+            self._open.pop(req_id, None)
             if req_id in self._given:
-                self._end(req_id)
+                self._given[req_id] = True
+                self._report(req_id)
             else:
                 self._broken.add(req_id)
 
-    def _end(self, req_id: str) -> None:
+    def _report(self, req_id: str) -> None:
+        """Report an admission whose last part was given, once none of its parts is being copied.
+
+        Before, vLLM would give a block to another request while it is still written.
+        """
+        if self._open.get(req_id, 0) > 0 or req_id not in self._given:
+            return
+        has_failed = self._given.pop(req_id)
         self._loading.pop(req_id, None)
-        self._given.discard(req_id)
+        self._open.pop(req_id, None)
         self._broken.discard(req_id)
-        self._failed.add(req_id)
+        (self._failed if has_failed else self._received).add(req_id)
 
     def _lose(self, req_id: str, block_ids: Sequence[int]) -> None:
         if compat.fails_requests():

@@ -131,6 +131,6 @@ class Budget:
         is_stalled = silent_s >= self.stall_s and (plan.is_looked_up or not plan.is_handed_over)
         if is_stalled and not plan.is_looked_up:
             self._suspect()  # not even the look-up was answered
-        late = is_stalled or now - state.first_ask_s >= self.wait_s
+        late = is_stalled or now - state.first_ask_s >= self.wait_s * plan.windows
         state.gave_up = late and plan.arena < 0
         return late

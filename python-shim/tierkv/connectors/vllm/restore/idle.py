@@ -32,6 +32,10 @@ class IdleSteps:
         self._is_waited_for = self.is_stirred = True
         return ASK_AGAIN
 
+    def expect(self) -> None:
+        """Remember that a load waits for a frame in this step."""
+        self._is_waited_for = self.is_stirred = True
+
     def end(self, *, computes: bool) -> None:
         """Ends the scheduling of a step; the next one sees later frames."""
         if self._is_waited_for and not computes:

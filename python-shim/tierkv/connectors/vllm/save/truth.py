@@ -53,11 +53,19 @@ class TruthChecks:
         """Take the sidecar's settings. From the helper thread."""
         self.every = 0 if self._has_drafts else int(welcome.get("verify_every", 0))
 
+    def is_due(self, plan: Plan, *, is_idle: bool) -> bool:
+        """Tell whether a block of a plan is to be checked, if it is restored now."""
+        if not self.every or not is_idle or not plan.is_plain:
+            return False
+        return (self._restores + 1) % self.every == 0
+
     def choose(self, plan: Plan, start: int, ready: int, *, is_idle: bool) -> int:
         """Give how many of `ready` tokens after the first `start` are restored: all, or all but the last block."""
         plan.checked = -1
-        if not self.every or not is_idle or not plan.is_plain or (self._restores + 1) % self.every:
+        if not self.is_due(plan, is_idle=is_idle):
             return ready
+        if ready > plan.placed_from(start):
+            return ready  # slots return as it loads
         (part,) = plan.groups.values()
         tokens = part.group.block_tokens
         if part.group.is_opaque or ready < 2 * tokens:
