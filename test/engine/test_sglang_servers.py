@@ -42,7 +42,7 @@ def test_a_server_started_again_restores_in_another_layout(
     start: Callable[..., SglangServer], cluster: Cluster
 ) -> None:
     first = start("again-0", layout="page_first", io="kernel")
-    own = first.ask(text(1))
+    own = first.generate(text(1))
     cluster.wait_saved(FULL_PAGES)
     first.end()
     for number, (layout, io, policy) in enumerate(
@@ -53,7 +53,7 @@ def test_a_server_started_again_restores_in_another_layout(
         )
     ):
         again = start(f"again-{number + 1}", layout=layout, io=io, policy=policy)
-        answer = again.ask(text(1))
+        answer = again.generate(text(1))
         if policy == "best_effort":  # starts with the pages that have come, which may be none
             assert (answer["ids"], answer["logprobs"]) == (own["ids"], own["logprobs"])
         else:
