@@ -38,7 +38,7 @@ def seed(server: SglangServer, cluster: Cluster, number: int, **more: Any) -> An
     """Let SGLang compute a prompt whose pages reach the vault; its caches are empty before and after."""
     server.flush()
     before = cluster.saved()
-    answer = server.ask(text(number), **more)
+    answer = server.generate(text(number), **more)
     cluster.wait_saved(before + FULL_PAGES)
     server.flush()
     return answer
@@ -47,22 +47,22 @@ def seed(server: SglangServer, cluster: Cluster, number: int, **more: Any) -> An
 def test_pages_come_back_from_the_vault_bit_for_bit(server: SglangServer, cluster: Cluster) -> None:
     own = seed(server, cluster, 1)
     assert own["cached"] == 0
-    restored = server.ask(text(1))
+    restored = server.generate(text(1))
     is_restored(restored, own)
     assert cluster.counters()["shim_tokens_restored"] >= LEAST * FULL_PAGES * PAGE
     # A longer prompt builds on the pages in SGLang's own cache, and its own new pages are saved behind them.
     longer = text(1) + text(2, 300)
     before = cluster.saved()
-    first = server.ask(longer)
+    first = server.generate(longer)
     cluster.wait_saved(before + (len(longer) - 1) // PAGE - FULL_PAGES)
     server.flush()
-    again = server.ask(longer)
+    again = server.generate(longer)
     assert again["restored"] >= LEAST * ((len(longer) - 1) // PAGE) * PAGE
     assert again["ids"] == first["ids"]
     # A part of the prefix in the device's cache, the rest in the vault.
     server.flush()
-    server.ask(text(1)[:320])
-    rest = server.ask(longer)
+    server.generate(text(1)[:320])
+    rest = server.generate(longer)
     assert rest["restored"] > 0
     assert rest["cached"] >= LEAST * ((len(longer) - 1) // PAGE) * PAGE
     assert rest["ids"] == first["ids"]
@@ -74,9 +74,9 @@ def test_salts_and_extra_keys_share_nothing(server: SglangServer, cluster: Clust
     for more in keys:
         salted = seed(server, cluster, 3, **more)
         assert salted["restored"] == 0
-        is_restored(server.ask(text(3), **more), salted)
+        is_restored(server.generate(text(3), **more), salted)
         server.flush()
-    other = server.ask(text(3), cache_salt="b")
+    other = server.generate(text(3), cache_salt="b")
     assert other["restored"] == 0
 
 
@@ -91,17 +91,17 @@ def test_changed_weights_begin_another_generation(
     changed = seed(server, cluster, 4)
     assert changed["restored"] == 0
     assert changed["ids"] != own["ids"]
-    is_restored(server.ask(text(4)), changed)
+    is_restored(server.generate(text(4)), changed)
     # Without a flush the caches hold pages of both, so nothing is saved or restored.
     before = cluster.saved()
     body = {"model_path": models.path(LLAMA), "flush_cache": False}
     status, answer = server.post("/update_weights_from_disk", body)
     assert status == 200, answer
-    server.ask(text(5))
+    server.generate(text(5))
     cluster.wait_count("shim_dropped_save_not_named", FULL_PAGES)
     assert cluster.saved() - before <= 1  # the answer's own last page, of the request before
     server.flush()
-    back = server.ask(text(4))
+    back = server.generate(text(4))
     assert back["restored"] == 0
     assert (back["ids"], back["logprobs"]) == (own["ids"], own["logprobs"])
 
@@ -111,26 +111,26 @@ def test_faults_cost_restores_but_no_request(server: SglangServer, cluster: Clus
     assert cluster.proxy is not None
     # The vault's connection ends while records are under way.
     cluster.proxy.set_faults(dropAt=20)
-    part = server.ask(text(6))
+    part = server.generate(text(6))
     assert (part["ids"], part["logprobs"]) == (own["ids"], own["logprobs"])
     cluster.proxy.set_faults()
     server.flush()
     # The sidecar hangs: the calls of HiCache's threads end by themselves.
     cluster.sidecar.freeze()
-    hung = server.ask(text(6))
+    hung = server.generate(text(6))
     assert (hung["ids"], hung["logprobs"]) == (own["ids"], own["logprobs"])
     assert hung["restored"] == 0
     cluster.sidecar.thaw()
     server.flush()
     # The sidecar dies, and another one takes its place.
     cluster.sidecar.kill()
-    alone = server.ask(text(6))
+    alone = server.generate(text(6))
     assert (alone["ids"], alone["logprobs"]) == (own["ids"], own["logprobs"])
     assert alone["restored"] == 0
     cluster.sidecar.start()
     cluster.wait_restoring()
     server.flush()
-    is_restored(server.ask(text(6)), own)
+    is_restored(server.generate(text(6)), own)
 
 
 def test_a_vault_killed_in_the_middle_of_a_restore(server: SglangServer, cluster: Cluster) -> None:
@@ -139,7 +139,7 @@ def test_a_vault_killed_in_the_middle_of_a_restore(server: SglangServer, cluster
     # Slow enough that the kill falls into the fetch.
     cluster.proxy.set_faults(bytesPerSecond=300_000)
     found: list[Answer] = []
-    asking = threading.Thread(target=lambda: found.append(server.ask(text(7))))
+    asking = threading.Thread(target=lambda: found.append(server.generate(text(7))))
     asking.start()
     wait_until(
         lambda: any(engine["fetches"] for engine in cluster.status()["engines"]), "a fetch begins"

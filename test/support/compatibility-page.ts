@@ -241,8 +241,10 @@ const SGLANG_LINES: readonly (readonly [string, string])[] = [
     "server started again, each layout and I/O back-end, `timeout` and `best_effort`",
     "test_sglang_servers.py::test_a_server_started_again_restores_in_another_layout",
   ],
-  ["server, LoRA", "test_sglang_servers.py::test_adapters_share_nothing_with_the_model"],
-  ["server, two tensor-parallel ranks", "test_sglang_servers.py::test_two_ranks_restore_together"],
+  [
+    "server without the plug-in: does not start",
+    "test_sglang_servers.py::test_without_the_plug_in_the_server_does_not_start",
+  ],
   ["pools, bf16: each layout and I/O back-end reads every other", `${LAYOUTS}[mha]`],
   ["the same, float32", `${LAYOUTS}[float32]`],
   ["the same, fp8", `${LAYOUTS}[fp8]`],
@@ -300,8 +302,8 @@ ${gpuTable(gpu)}
 ${alone("SGLang 0.5.23, Linux on a CPU", SGLANG_LINES, results["sglang"] ?? {})}
 
 SGLang's own server, scheduler, HiCache and pools ran, with torch's attention; its compiled kernels and the page copies of GPUs are replaced by stand-ins (test/engine/harness/sglang_cpu)
-([how](how-to/sglang.md)). Not run: any GPU, published weights, MLA in the server (its kernels have no form for a CPU without AMX; its pools ran), pipeline and context parallelism, data-parallel attention,
-speculative decoding, \`--hicache-host-memory-mode buffer_only\`, storage attached to a running server, and the back-ends of LMCache and Mooncake beside ours.
+([how](how-to/sglang.md)). Not run: any GPU, published weights, MLA in the server (its pools ran), LoRA in the server (SGLang asks for an
+NVIDIA driver), tensor-parallel ranks in the server (their pools ran), pipeline and context parallelism, data-parallel attention, speculative decoding, \`--hicache-host-memory-mode buffer_only\`, storage attached to a running server, and the back-ends of LMCache and Mooncake beside ours.
 
 ## mlx-lm and EXO
 

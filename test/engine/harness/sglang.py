@@ -150,7 +150,7 @@ class SglangServer(Process):
         except HTTPError as error:
             return error.code, error.read().decode()
 
-    def ask(self, text: list[int], tokens: int = 8, **more: Any) -> Json:
+    def generate(self, text: list[int], tokens: int = 8, **more: Any) -> Json:
         """Answer a prompt greedily: `ids`, their `logprobs`, and the prompt's tokens by where they came from."""
         body = {
             "input_ids": text,

@@ -50,7 +50,8 @@ def layers_to_pages(
 
 def _rows(pointer: int, count: int, width: int) -> NDArray[np.uint8]:
     """Give rows of `width` bytes at an address."""
-    flat = np.frombuffer((ctypes.c_uint8 * (count * width)).from_address(pointer), np.uint8)
+    room = (ctypes.c_uint8 * (count * width)).from_address(pointer)
+    flat: NDArray[np.uint8] = np.ctypeslib.as_array(room)
     return flat.reshape(count, width)
 
 
