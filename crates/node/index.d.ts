@@ -936,6 +936,9 @@ export declare function sweepArenaDir(dir: string): number
 /** Forgets a tokenizer; idempotent. */
 export declare function tokenizerClose(id: number): void
 
+/** Returns the text of token ids, special tokens included; leaves out ids that the model has not. */
+export declare function tokenizerDecode(id: number, ids: Uint32Array): Promise<string>
+
 /** Returns the token ids of a text; `isFramed`: with the tokens that the model puts before and after each text. */
 export declare function tokenizerEncode(id: number, text: string, isFramed: boolean): Promise<Uint32Array>
 

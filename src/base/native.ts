@@ -238,6 +238,9 @@ export const tokenizerOpen = codedLater(loaded.tokenizerOpen) as (
 export const tokenizerEncode: Takes<"tokenizerEncode", [TokenizerId]> = codedLater(
   loaded.tokenizerEncode,
 );
+export const tokenizerDecode: Takes<"tokenizerDecode", [TokenizerId]> = codedLater(
+  loaded.tokenizerDecode,
+);
 export const tokenizerClose: Takes<"tokenizerClose", [TokenizerId]> = coded(loaded.tokenizerClose);
 
 export type IndexReport = core.IndexReport;

@@ -2,22 +2,32 @@
 import { orNone, showMs } from "../base/text.ts";
 import type { Explained } from "../sidecar/sidecar.ts";
 import { reasonOf, reasonText } from "../sidecar/socket/reasons.ts";
+import { describeDivergence } from "./divergence.ts";
+import type { DivergenceText } from "./divergence.ts";
 import { showFidelity, showForm } from "./form.ts";
 
-/** Describes one request in a few lines. */
-export function describe(account: Explained): string[] {
+/** Describes one request in a few lines. `text`: of its divergence; null: only places are known. */
+export function describe(account: Explained, text: DivergenceText | null = null): string[] {
   const { startTokens, askedTokens, chosenTokens } = account;
   const reason = reasonOf(account);
   const head = `${account.req} (plan ${account.plan}, ${new Date(account.at).toISOString()})`;
+  const differs = differences(account, text);
   if (account.choice === "unasked") {
     const held = `${askedTokens} tokens, the engine held ${startTokens}`;
-    return [head, `  not looked up: ${reasonText(reason)} (${held})`];
+    return [head, `  not looked up: ${reasonText(reason)} (${held})`, ...differs];
   }
   const upTo = chosenTokens === null ? "" : ` up to ${chosenTokens}`;
-  const lines = rowsOf(account, reason).flatMap(([label, isShown, text]) =>
-    isShown ? [`  ${`${label}:`.padEnd(8)} ${text}`] : [],
+  const lines = rowsOf(account, reason).flatMap(([label, isShown, line]) =>
+    isShown ? [labelled(label, line)] : [],
   );
-  return [head, `  ${account.choice}${upTo}: ${reasonText(reason)}`, ...lines];
+  return [head, `  ${account.choice}${upTo}: ${reasonText(reason)}`, ...lines, ...differs];
+}
+
+const labelled = (label: string, text: string): string => `  ${`${label}:`.padEnd(8)} ${text}`;
+
+function differences({ divergence }: Explained, text: DivergenceText | null): string[] {
+  if (divergence === null) return [];
+  return describeDivergence(divergence, text).map(([label, line]) => labelled(label, line));
 }
 
 type Row = [label: string, isShown: boolean, text: string];

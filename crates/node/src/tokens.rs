@@ -30,6 +30,17 @@ pub fn tokenizer_encode(
     Ok(Background::start(move || tokenizer.encode(&text, is_framed)))
 }
 
+/// Returns the text of token ids, special tokens included; leaves out ids that the model has not.
+#[napi(ts_return_type = "Promise<string>")]
+pub fn tokenizer_decode(
+    id: u32,
+    ids: Uint32Array,
+) -> napi::Result<AsyncTask<Background<String, String>>> {
+    let tokenizer = run(|| TOKENIZERS.get(id))?;
+    let ids = ids.to_vec();
+    Ok(Background::start(move || tokenizer.decode(&ids)))
+}
+
 /// Forgets a tokenizer; idempotent.
 #[napi]
 pub fn tokenizer_close(id: u32) -> napi::Result<()> {

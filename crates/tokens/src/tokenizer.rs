@@ -75,6 +75,14 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// Returns the text of ids, special tokens included. Leaves out ids that the model has not.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` where the model's decoder refuses the ids.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.model.decode(ids, false).map_err(|error| Error::bad_argument(error.to_string()))
+    }
+
     fn encode_pieces(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         let mut pieces = self.cuts.pieces(text);
         // The last piece ends with the text, and longer prompts do not contain it, so that it is not kept.

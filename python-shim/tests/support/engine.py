@@ -131,6 +131,7 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
         scheduler_config=SimpleNamespace(max_num_batched_tokens=128, max_num_seqs=64),
         model_config=SimpleNamespace(
             model=str(model),
+            tokenizer=str(model),
             revision=None,
             seed=0,
             dtype=torch.float32,
@@ -236,6 +237,8 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     num_prompt_tokens: int = 0
     status: Any = None
+    prompt_token_ids: list[int] | None = None
+    output_token_ids: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = self.num_prompt_tokens or self.num_tokens

@@ -382,6 +382,8 @@ export const SCRAPE_HEADER_BYTES_MAX = 8_192;
 export const SCRAPE_TIMEOUT_MS = 5_000;
 /** Requests without a look-up in one `counts` frame. */
 export const UNASKED_ROWS_MAX = 64;
+/** Token ids of one part of a reported divergence. */
+export const DIVERGENCE_TOKENS_MAX = 64;
 /** Requests kept for `tierkv explain`, and shown at once. */
 export const DECISIONS_MAX = 1_024;
 export const EXPLAIN_MAX = 256;

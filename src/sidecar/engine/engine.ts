@@ -21,6 +21,7 @@ import type { Saver } from "../save/save.ts";
 import { BlockCache } from "../slots/block-cache.ts";
 import { registerGroups } from "../slots/groups.ts";
 import type { Connection } from "../socket/connection.ts";
+import type { Diverged } from "../socket/divergence.ts";
 import type { Hello } from "../socket/hello.ts";
 import type {
   NamingState,
@@ -191,9 +192,11 @@ export class Engine {
     this.#scheduler?.send({ t: "fidelity", weights, fidelity: codecs.fidelity, otherwise });
   }
 
-  /** Notes requests without a prefetch, each with its reason. */
-  note(unasked: readonly Unasked[]): void {
-    for (const one of unasked) this.#options.decisions.unasked(this.id, one);
+  /** Notes requests without a prefetch, each with its reason, and requests that stop matching an earlier one. */
+  note(unasked: readonly Unasked[], diverged: readonly Diverged[]): void {
+    const { decisions } = this.#options;
+    for (const one of unasked) decisions.unasked(this.id, one);
+    for (const one of diverged) decisions.diverged(this.id, one);
   }
 
   onWorkerMessage(worker: WorkerRank, message: WorkerMessage): void {

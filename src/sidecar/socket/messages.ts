@@ -15,6 +15,8 @@ import { recordKeysTenant } from "../../base/native.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { parseAsked, parseLonger, parseReceipt, readNamespace } from "./asked.ts";
 import type { LongerBlocks, PrefetchGroup } from "./asked.ts";
+import { parseDivergences } from "./divergence.ts";
+import type { Diverged } from "./divergence.ts";
 import type { Fields } from "./frames.ts";
 import { parseHello } from "./hello.ts";
 import type { Hello } from "./hello.ts";
@@ -174,6 +176,7 @@ export type CommonMessage =
       counters: [string, number][];
       steps: Step[];
       unasked: Unasked[];
+      diverged: Diverged[];
       naming: NamingState | null;
     }
   | { t: "status" }
@@ -411,7 +414,8 @@ function parseCounts(message: Reader): ShimMessage {
   }));
   const counted = names.map((name): [string, number] => [name, counters.count(name)]);
   const naming = message.has("naming") ? parseNaming(message.map("naming")) : null;
-  return { t: "counts", counters: counted, steps, unasked, naming };
+  const diverged = parseDivergences(message);
+  return { t: "counts", counters: counted, steps, unasked, diverged, naming };
 }
 
 function parseNaming(fields: Reader): NamingState {

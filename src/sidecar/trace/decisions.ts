@@ -5,6 +5,7 @@ import type { SidecarCounters } from "../../base/metrics.ts";
 import { nowMs, wallClockMs } from "../../base/time.ts";
 import type { Tier } from "../../client/source.ts";
 import type { Choice, Decision } from "../../cost/engine-rates.ts";
+import type { Diverged, Divergence } from "../socket/divergence.ts";
 import type { DoneReason, Prefetch, Unasked } from "../socket/messages.ts";
 import { reasonOf } from "../socket/reasons.ts";
 import type { Ledger } from "./ledger.ts";
@@ -62,6 +63,8 @@ export interface Account {
   miss: string | null;
   /** In a pool of vaults: the owner of that block, and how many blocks behind it are held. null: no pool, or no block is missing. */
   gap: { vault: string; behind: number } | null;
+  /** Where the prompt stops matching an earlier one; null: nowhere, or not known. */
+  divergence: Divergence | null;
   predicted: Times & { recompute: number | null };
   actual: Times;
   /** Milliseconds saved against computing, as the cost model estimates; null: not known, or nothing was loaded. */
@@ -119,6 +122,7 @@ function blank(engine: string, req: string, traceparent: string): Account {
     end: null,
     miss: null,
     gap: null,
+    divergence: null,
     predicted: { ...NO_TIMES, recompute: null },
     actual: { ...NO_TIMES },
     saved: null,
@@ -174,6 +178,13 @@ export class Decisions {
       choice: "unasked",
       why,
     });
+  }
+
+  /** Adds to a request's latest account where its prompt stops matching an earlier one. */
+  diverged(engine: string, { req, divergence }: Diverged): void {
+    const name = beginning(req);
+    const account = this.#recent.findLast((one) => one.req === name && one.engine === engine);
+    if (account !== undefined) account.divergence = divergence;
   }
 
   /** Keeps a request that was turned away. */
@@ -323,7 +334,8 @@ export class Case {
   #log(): void {
     if (this.#isLogged) return;
     this.#isLogged = true;
-    if (this.#logger.isLevelEnabled("debug")) this.#logger.debug({ ...this.account }, "request");
+    if (this.#logger.isLevelEnabled("debug"))
+      this.#logger.debug({ ...this.account, divergence: undefined }, "request");
     this.#onEnded?.({
       account: this.account,
       reason: reasonOf(this.account),

@@ -14,6 +14,7 @@ const ACCOUNT: Account = {
   plan: 3,
   block: "ab",
   gap: null,
+  divergence: null,
   at: 0,
   engine: "e",
   startTokens: 0,

@@ -152,6 +152,21 @@ AMX_FIRST_TOKENS: Final = 64
 TENANTS_REMEMBERED: Final = 4096
 #: Requests without a look-up whose reason waits to be reported to the sidecar.
 UNASKED_ROWS_MAX: Final = 64
+#: Prompts that wait to be compared with earlier ones, and their tokens: more in a second are not compared.
+PROMPTS_COMPARED_MAX: Final = 64
+PROMPT_TOKENS_WAITING_MAX: Final = 1 << 20
+#: Prompts kept for comparison with later ones, and the bytes of their token ids, 4 each.
+PROMPTS_KEPT_MAX: Final = 128
+PROMPT_BYTES_KEPT_MAX: Final = 8 * MIB
+#: Tokens shown on each side of a prompt's first difference to an earlier one, and of the message's beginning.
+DIVERGENCE_TOKENS_SHOWN: Final = 24
+DIVERGENCE_HEAD_TOKENS: Final = 8
+DIVERGENCE_MARKERS: Final = 2
+#: Tokens that must be equal behind a difference, and tokens in which they are searched for.
+DIVERGENCE_NEEDLE_TOKENS: Final = 16
+DIVERGENCE_SEARCHED_MAX: Final = 16_384
+#: Bytes at the beginning of a `tokenizer.json` that hold its added tokens.
+TOKENIZER_HEAD_BYTES: Final = MIB
 #: Characters of a client's `traceparent`; today's version has 55.
 TRACEPARENT_CHARS_MAX: Final = 64
 #: Blocks that events describe, at most: claimed, and waiting to be. Each holds its tokens.

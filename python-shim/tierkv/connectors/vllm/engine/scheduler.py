@@ -22,6 +22,7 @@ from tierkv.connectors.vllm.link.settings import Settings
 from tierkv.connectors.vllm.naming import namespace
 from tierkv.connectors.vllm.naming.generation import Generations
 from tierkv.connectors.vllm.naming.hello import hello_frame
+from tierkv.connectors.vllm.naming.markers import Markers
 from tierkv.connectors.vllm.naming.naming import Naming
 from tierkv.connectors.vllm.naming.weights import Weights
 from tierkv.connectors.vllm.pages import replicas
@@ -29,6 +30,7 @@ from tierkv.connectors.vllm.pages.amx import FirstStep
 from tierkv.connectors.vllm.pages.grid import Grid
 from tierkv.connectors.vllm.pages.specs import Group
 from tierkv.connectors.vllm.requests.answers import Given, answer, drop_malformed, wish_of
+from tierkv.connectors.vllm.requests.divergence import Divergences
 from tierkv.connectors.vllm.requests.leaders import Leaders
 from tierkv.connectors.vllm.requests.plan_group import LoadMismatchError
 from tierkv.connectors.vllm.requests.plans import Plan, PlanBook
@@ -88,6 +90,7 @@ class SchedulerShim:
         self._handoffs = Handoffs(config, self._grid, self._naming, self.counters)
         self._generations = Generations(self._world)
         self._idle, self._unasked = IdleSteps(), Unasked()
+        self._divergences = Divergences(Markers(config), self._grid.hash_tokens)
         self._pool: Any = None
         self._first_step, self._tables = FirstStep(self._grid), compat.BlockTables()
         self._requests, self._backlog = dict[str, RequestState](), Backlog()
@@ -145,6 +148,7 @@ class SchedulerShim:
     def on_close(self) -> None:
         """Forget every plan vLLM has not admitted."""
         self._book.closed()
+        self._divergences.forget()
         self.events.lost()
         self._idle.hear()
 
@@ -152,7 +156,7 @@ class SchedulerShim:
         if self.events.is_on and (audit := self.events.question()) is not None:
             self._channel.send(audit)
         self._naming.ask(self._book.connection, self._channel.send)
-        return {**self._unasked.take(), **self._naming.report()}
+        return {**self._unasked.take(), **self._divergences.take(), **self._naming.report()}
 
     def introduce(self, found: Mapping[int, Resolved]) -> None:
         """Take ranks' configurations; before the first request, or by their first step."""
@@ -181,6 +185,8 @@ class SchedulerShim:
         self._backlog.join(state)
         note_length(request, self._grid, self.counters)
         self._sessions.note(state)
+        if self._channel.is_up:
+            self._divergences.note(request)
         is_up = state.reads and self._channel.is_up
         own = self._grid.own_hit(self._pool, request) if is_up else 0
         if not state.reads:
@@ -439,6 +445,8 @@ class SchedulerShim:
         self._truth.drop(request.request_id)
         self._book.release(request.request_id)
         self._sessions.ended(state)
+        if self._channel.is_up:
+            self._divergences.note(request, is_ended=True)
         return state.answer(self._handoffs.told(state))
 
     def has_pending_work(self) -> bool:

@@ -117,8 +117,8 @@ def sources(config: "VllmConfig", environment: Mapping[str, str]) -> Iterator[tu
         models.append(("draft", speculative.draft_model_config, load))
     for role, model, load in models:
         names = dict.fromkeys(filter(None, (str(model.model), str(model.model_weights or ""))))
-        places = [p for name in names for p in _places(name, model, load.download_dir, environment)]
-        yield from ((f"{role}{number}", place) for number, place in enumerate(places))
+        found = [p for name in names for p in places(name, model, load.download_dir, environment)]
+        yield from ((f"{role}{number}", place) for number, place in enumerate(found))
         for key, text in _texts(load.model_loader_extra_config, "extra"):
             if "://" in text:
                 raise UnknownWeightsError(_REMOTE.format(text))
@@ -132,9 +132,13 @@ def sources(config: "VllmConfig", environment: Mapping[str, str]) -> Iterator[tu
 _REMOTE: Final = "the weights come from {}, which this engine cannot be asked to read whole"
 
 
-def _places(
+def places(
     name: str, model: Any, download: str | None, environment: Mapping[str, str]
 ) -> list[Path]:
+    """Give a model's folders on this machine, by its path or its name in the hub.
+
+    Raises UnknownWeightsError where there are none.
+    """
     if "://" in name:
         raise UnknownWeightsError(_REMOTE.format(name))
     if os.path.exists(name):
