@@ -15,8 +15,7 @@ export interface DivergenceText {
 /** Usual causes, and what helps. */
 const CAUSES = {
   order: "the same parts come in another order: sort tools, files and keys before they are written",
-  billing:
-    "a billing header that changes with each request: turn it off at the client, or let the gateway drop it",
+  billing: "a billing header that changes with each request: turn it off at the client",
   time: "a date or time that changes: move it behind what stays the same, or leave it out",
   id: "an id that changes (request, session, user): move it behind what stays the same, or leave it out",
   number: "a number that changes: move it behind what stays the same, or leave it out",
