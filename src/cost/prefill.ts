@@ -24,6 +24,8 @@ export class Prefill {
   ]);
   /** Most tokens that the engine computes in one step. */
   stepTokens = 1;
+  /** Longest prompt, in tokens, whose computing was measured. */
+  longestTokens = 0;
   #isWarm = false;
 
   get samples(): number {
@@ -38,6 +40,9 @@ export class Prefill {
   /** Learns from a step; the first prepares memory and is left out. `decoded`: tokens decoded in that time beyond the first. */
   learn({ tokens, attended, seconds }: Step, decoded = 0): void {
     this.stepTokens = Math.max(this.stepTokens, tokens);
+    // Tokens a..b have (b^2 - a^2) / 2 pairs. Of several prompts in a step this is a mean.
+    const end = tokens > 0 ? attended / tokens + tokens / 2 : 0;
+    this.longestTokens = Math.max(this.longestTokens, Math.round(end));
     if (this.#isWarm) this.#fit.add([1, tokens, attended, decoded], seconds);
     this.#isWarm = true;
   }

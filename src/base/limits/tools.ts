@@ -72,6 +72,8 @@ export const FIDELITY_QUIET_POLLS = 4;
 export const FAR_PACE_MS = 30_000;
 export const FAR_REQUEST_MS = 60_000;
 export const FAR_TOKENS_MIN = 256;
+/** Tokens of a block, where an engine's metrics do not say. */
+export const FAR_BLOCK_TOKENS = 16;
 /** Bytes of the request that measures the link, and rounds. */
 export const FAR_BYTES = 8_388_608;
 export const FAR_ROUNDS = 3;

@@ -54,6 +54,8 @@ export interface LinkPace {
 
 export interface Outlook {
   tokens: number;
+  /** True where no prompt of that length was computed yet. */
+  isBeyond: boolean;
   computeMs: number | null;
   /** Milliseconds to the first token: fetch, load, and computing the rest. */
   restoreMs: number;
@@ -136,6 +138,8 @@ async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<bool
   return faults.length === 0;
 }
 
+const BEYOND =
+  "  * longer than any prompt that the engine has computed since it started: its times follow from shorter prompts";
 const NO_ENGINE =
   "No engine is connected to the sidecar: start it, let it answer a few prompts, ask again.";
 
@@ -212,7 +216,7 @@ function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
 
 /** Returns the forecast prompts for which every needed class was measured. */
 export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
-  return forecast.flatMap(({ tokens, computeMs, restMs, loadMs, wireBytes }) => {
+  return forecast.flatMap(({ tokens, isBeyond, computeMs, restMs, loadMs, wireBytes }) => {
     let fetchMs = 0;
     for (const recordClass of RECORD_CLASSES) {
       const bytes = wireBytes[recordClass];
@@ -222,9 +226,8 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
       fetchMs = Math.max(fetchMs, link.questionMs + (bytes / link.bytesPerS) * 1000);
     }
     const restoreMs = fetchMs + loadMs + (restMs ?? 0);
-    return [
-      { tokens, computeMs, restoreMs, gain: computeMs === null ? null : computeMs / restoreMs },
-    ];
+    const gain = computeMs === null ? null : computeMs / restoreMs;
+    return [{ tokens, isBeyond, computeMs, restoreMs, gain }];
   });
 }
 
@@ -241,8 +244,8 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
   if (prompts.some(({ gain }) => gain === null)) {
     return [`${name}: it has not computed a prompt yet; let it answer a few, and ask again.`];
   }
-  const rows = prompts.map(({ tokens, computeMs, restoreMs, gain }) => [
-    String(tokens),
+  const rows = prompts.map(({ tokens, isBeyond, computeMs, restoreMs, gain }) => [
+    isBeyond ? `${tokens} *` : String(tokens),
     showMs(computeMs ?? 0),
     showMs(restoreMs),
     (gain ?? 0) > 1 ? `${(gain ?? 0).toFixed(1)} times sooner` : "computed: that is sooner",
@@ -253,5 +256,6 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
     first === undefined
       ? "tierKV will not help here: computing is faster at every length. A faster link or a slower engine would change that."
       : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
-  return [`${name}:`, ...table([head, ...rows], "  "), `  ${verdict}`];
+  const beyond = prompts.some(({ isBeyond }) => isBeyond) ? [BEYOND] : [];
+  return [`${name}:`, ...table([head, ...rows], "  "), ...beyond, `  ${verdict}`];
 }

@@ -18,15 +18,19 @@ const WORTH = 0.25;
 /** Hit share of the engine's own cache above which restores save next to nothing. */
 const HELD_ENOUGH = 0.95;
 
-/** `bytesOf`: bytes that a restore of so many tokens moves; null: unknown. */
+/**
+ * A restore asks the vault, moves the bytes, and leaves the last block to the engine. `bytesOf`: bytes that a restore of so many
+ * tokens moves; null: unknown.
+ */
 export function farOutlook(
-  { paces, roundTripMs, bytesPerS }: FarEngine,
+  { paces, roundTripMs, restMs, bytesPerS }: FarEngine,
   bytesOf: ((tokens: number) => number) | null,
 ): FarOutlook[] {
   return paces.map(({ tokens, ms }) => {
     if (bytesPerS === null) return { tokens, ms, restoreMs: null, bytesPerTokenMost: null };
-    const bytesPerTokenMost = Math.max(0, ((ms - roundTripMs) / 1000) * bytesPerS) / tokens;
-    const restoreMs = bytesOf && roundTripMs + (bytesOf(tokens) / bytesPerS) * 1000;
+    const fixedMs = roundTripMs + restMs;
+    const bytesPerTokenMost = Math.max(0, ((ms - fixedMs) / 1000) * bytesPerS) / tokens;
+    const restoreMs = bytesOf && fixedMs + (bytesOf(tokens) / bytesPerS) * 1000;
     return { tokens, ms, restoreMs, bytesPerTokenMost };
   });
 }
@@ -37,7 +41,7 @@ export function helpsFar(rows: readonly FarOutlook[]): boolean {
 
 /** Returns the one change that saves most. */
 export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): string {
-  const { hasPrefixCache, askedTokens, hitTokens, bytesPerS, roundTripMs } = engine;
+  const { hasPrefixCache, askedTokens, hitTokens, bytesPerS, roundTripMs, restMs } = engine;
   if (hasPrefixCache === false) {
     return "start the engine with --enable-prefix-caching: without it nothing that was computed is used again";
   }
@@ -49,9 +53,13 @@ export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): strin
     return "name the model's config.json with --model: what it keeps of a token decides whether a restore is sooner";
   }
   const { tokens, ms, restoreMs } = last;
-  const wireMs = restoreMs - roundTripMs;
+  const fixedMs = roundTripMs + restMs;
+  const wireMs = restoreMs - fixedMs;
+  if (fixedMs >= ms) {
+    return `none: ${tokens} tokens are computed as fast as the engine answers at all`;
+  }
   if (restoreMs >= ms) {
-    const needed = (wireMs / Math.max(1, ms - roundTripMs)) * (bytesPerS / GBIT);
+    const needed = (wireMs / Math.max(1, ms - fixedMs)) * (bytesPerS / GBIT);
     return `a faster link: from ${needed.toFixed(1)} Gb/s on, ${tokens} tokens are restored sooner than computed`;
   }
   if (askedTokens > 0 && hitTokens / askedTokens > HELD_ENOUGH) {
@@ -65,7 +73,7 @@ export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): strin
 }
 
 export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): string[] {
-  const { model, askedTokens, hitTokens, bytesPerS, roundTripMs } = engine;
+  const { model, longestTokens, askedTokens, hitTokens, bytesPerS, roundTripMs, restMs } = engine;
   const rate = bytesPerS === null ? "was not measured" : `takes at least ${showRate(bytesPerS)}`;
   const held = askedTokens === 0 ? "-" : showShare(hitTokens / askedTokens);
   const shown = rows.map(({ tokens, ms, restoreMs, bytesPerTokenMost }) => [
@@ -73,13 +81,20 @@ export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): str
     showMs(ms),
     orNone(restoreMs, showMs),
     orNone(restoreMs, (value) => `${(ms / value).toFixed(1)}x`),
-    orNone(bytesPerTokenMost, showBytes),
+    orNone(bytesPerTokenMost, (bytes) => `${showBytes(bytes)} a token`),
   ]);
-  const head = ["tokens", "computed", "restored", "gain", "restoring pays below"];
+  const head = ["tokens", "computed", "restored", "gain", "pays for models with less than"];
+  const measured = rows.at(-1)?.tokens ?? 0;
+  const beyond =
+    measured + 1 < longestTokens
+      ? [`  Prompts of ${measured} to ${longestTokens} tokens were not measured.`]
+      : [];
   return [
     `${model}: the way there ${rate}; a request takes ${showMs(roundTripMs)}.`,
     `Of ${askedTokens} prompt tokens so far its own cache held ${held}.`,
     ...table([head, ...shown], "  "),
+    ...beyond,
+    `  Restored: look-up, transfer, and ${showMs(restMs)} in which the engine computes what is left and answers.`,
     `What matters most: ${farChange(engine, rows)}.`,
   ];
 }

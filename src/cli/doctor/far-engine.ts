@@ -1,6 +1,7 @@
 // Owns the measurements of `tierkv doctor --engine URL` at an engine without tierKV: prefill times, link, and its cache's hits.
 import { fetchReason, TierkvError } from "../../base/errors.ts";
 import {
+  FAR_BLOCK_TOKENS,
   FAR_BYTES,
   FAR_PACE_MS,
   FAR_REQUEST_MS,
@@ -24,7 +25,11 @@ export interface FarEngine {
   /** Prompt tokens since its start; `hitTokens` of them were in its own cache. */
   askedTokens: number;
   hitTokens: number;
+  /** Tokens of its blocks. */
+  blockTokens: number;
   roundTripMs: number;
+  /** Milliseconds to the first token of a prompt of one block, which a restore leaves to the engine at most. */
+  restMs: number;
   /** Bytes per second to the engine, a lower bound set by its reading. null: it refuses bodies of that size. */
   bytesPerS: number | null;
   paces: Pace[];
@@ -55,8 +60,11 @@ export async function measureEngine(url: string, progress: Progress): Promise<Fa
     const isLate = nowMs() - startedMs + DOUBLING * ms > FAR_PACE_MS;
     if (count === most || isLate) break;
   }
+  const restTokens = Math.min(said.blockTokens, most);
+  const restMs = await fastest(() => engine.compute(model, restTokens));
   const roundTripMs = await fastest(() => engine.upload(1));
-  return { model, longestTokens, ...said, roundTripMs, bytesPerS: await engine.rate(), paces };
+  const bytesPerS = await engine.rate();
+  return { model, longestTokens, ...said, roundTripMs, restMs, bytesPerS, paces };
 }
 
 interface ServedModel {
@@ -64,7 +72,7 @@ interface ServedModel {
   max_model_len?: number;
 }
 
-type Said = Pick<FarEngine, "hasPrefixCache" | "askedTokens" | "hitTokens">;
+type Said = Pick<FarEngine, "hasPrefixCache" | "askedTokens" | "hitTokens" | "blockTokens">;
 
 class Far {
   readonly #url: string;
@@ -88,7 +96,9 @@ class Far {
         0,
       );
     const [, caching] = /enable_prefix_caching="(\w+)"/.exec(text) ?? [];
+    const [, blockTokens = FAR_BLOCK_TOKENS] = /block_size="(\d+)"/.exec(text) ?? [];
     return {
+      blockTokens: Number(blockTokens),
       hasPrefixCache: caching === undefined ? null : caching === "True",
       askedTokens: sumOf("prefix_cache_queries"),
       hitTokens: sumOf("prefix_cache_hits"),

@@ -256,6 +256,7 @@ export class CostModel {
       rates.wireBytes(bytes.reduce((sum, of) => sum + of, 0));
     return {
       tokens,
+      isBeyond: tokens > rates.prefill.longestTokens,
       computeMs: ms(rates.prefill.seconds(0, tokens)),
       restMs: ms(rates.prefill.seconds(boundary, tokens)),
       loadMs: rates.loadS(loadBytes) * 1000,

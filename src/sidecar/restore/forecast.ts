@@ -4,6 +4,8 @@ import type { RecordClass } from "../../base/block.ts";
 /** Costs of a prompt of `tokens` for this engine, as far as they are known. */
 export interface Forecast {
   tokens: number;
+  /** True where no prompt of that length was computed yet, so that times follow from shorter prompts. */
+  isBeyond: boolean;
   /** Computing all of it; null until the engine has computed a prompt. */
   computeMs: number | null;
   /** Computing the tokens behind the last block boundary after a restore, in a step of their own. */

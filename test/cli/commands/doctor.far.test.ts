@@ -15,7 +15,7 @@ import { closeAfterTest } from "../../support/vaults.ts";
 
 const MS_PER_TOKEN = 0.5;
 const METRICS = [
-  'vllm:cache_config_info{block_size="16",enable_prefix_caching="True"} 1.0',
+  'vllm:cache_config_info{block_size="32",enable_prefix_caching="True"} 1.0',
   'vllm:prefix_cache_queries_total{engine="0"} 1000.0',
   'vllm:prefix_cache_hits_total{engine="0"} 2.5e+02',
 ].join("\n");
@@ -72,9 +72,13 @@ test("an engine's pace and the way to it are measured, and what it holds itself 
   expect(engine).toMatchObject({ model: "m", askedTokens: 1000, hitTokens: 250 });
   expect(engine.hasPrefixCache).toBe(true);
   // The first one warms up.
-  expect(computed).toEqual([256, 256, 512, 1024]);
+  // Its blocks have 32 tokens, and a restore leaves at most one of them.
+  expect(computed).toEqual([256, 256, 512, 1024, 32, 32, 32]);
   expect(prompts.map(({ tokens }) => tokens)).toEqual([256, 512, 1024]);
-  for (const { tokens, ms } of prompts) expect(ms).toBeGreaterThan(tokens * MS_PER_TOKEN - 1);
+  for (const { tokens, ms, restoreMs } of prompts) {
+    expect(ms).toBeGreaterThan(tokens * MS_PER_TOKEN - 1);
+    expect(restoreMs).toBeGreaterThan(32 * MS_PER_TOKEN - 1);
+  }
 });
 
 test("what is no engine is said to be none", async () => {
@@ -91,7 +95,9 @@ const ENGINE: FarEngine = {
   hasPrefixCache: true,
   askedTokens: 0,
   hitTokens: 0,
+  blockTokens: 16,
   roundTripMs: 1,
+  restMs: 0,
   bytesPerS: 125e6,
   paces: [{ tokens: 1000, ms: 101 }],
 };
@@ -104,6 +110,12 @@ test.each<[string, Partial<FarEngine>, number | null, string]>([
   ["a slow link", {}, 40_000, "a faster link: from 3.2 Gb/s on"],
   ["a link that is most of it", {}, 10_000, "a link 10 times as fast"],
   ["a link that is fast enough", {}, 100, "tierKV on the engine's machine, and a vault here"],
+  [
+    "a prompt that costs no more than an answer",
+    { restMs: 100 },
+    100,
+    "none: 1000 tokens are computed as fast",
+  ],
   ["an own cache that holds all", { askedTokens: 100, hitTokens: 99 }, 100, "none"],
 ])("of %s the change that matters most is said", (_, given, bytesPerToken, said) => {
   const engine = { ...ENGINE, ...given };

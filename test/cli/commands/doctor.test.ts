@@ -16,7 +16,9 @@ import { openClient, openVault, until } from "../../support/vaults.ts";
 /** 1 ms per 100 tokens, 10 kB per token. */
 const FORECAST: Forecast[] = [1000, 10_000].map((tokens) => {
   const wireBytes = { kv: tokens * 1e4, ssm: 0 };
-  return { tokens, computeMs: tokens / 100, restMs: 2, loadMs: 1, wireBytes, slots: tokens / 100 };
+  const isBeyond = tokens > 1000;
+  const costs = { computeMs: tokens / 100, restMs: 2, loadMs: 1 };
+  return { tokens, isBeyond, ...costs, wireBytes, slots: tokens / 100 };
 });
 const link = (bytesPerS: number): Parameters<typeof outlook>[1] => {
   return { kv: { bytesPerS, savesPerS: null, questionMs: 1 } };
@@ -29,6 +31,15 @@ test("a fast link helps, a slow one does not, and both are said", () => {
   expect(fast.map(({ restoreMs }) => restoreMs)).toEqual([1 + 1 + 1 + 2, 1 + 10 + 1 + 2]);
   expect(verdict("m", fast).at(-1)).toContain("from about 1000 tokens on");
   expect(verdict("m", outlook(FORECAST, link(1e6))).at(-1)).toContain("will not help here");
+});
+
+test("prompts longer than any that was computed are marked", () => {
+  const [, , seen, beyond, note] = verdict("m", outlook(FORECAST, link(10e9)));
+  expect(seen).toMatch(/^ {2}1000 {2}/);
+  expect(beyond).toMatch(/^ {2}10000 \* /);
+  expect(note).toContain("longer than any prompt that the engine has computed");
+  const all = FORECAST.map((one) => ({ ...one, isBeyond: false }));
+  expect(verdict("m", outlook(all, link(10e9))).join("\n")).not.toContain("*");
 });
 
 test("a vault that brings a tenth of what the others of its pool do is named with its weight, until it has it", () => {
@@ -62,6 +73,8 @@ test("a real sidecar and vault are measured, and a slow engine is told that it g
   const sidecar = await openSidecar({ vaults: { kv: openClient(vault), ssm: null } });
   const engine = await FakeEngine.start(sidecar.socketPath, { maxModelLen: 3000 });
   const steps = [64, 128].map((tokens) => [tokens, (tokens * tokens) / 2, tokens * 100_000]);
+  // The last 128 tokens of a prompt of 1100.
+  steps.push([128, (1100 ** 2 - 972 ** 2) / 2, 12_800_000]);
   engine.workers[0]!.send({ t: "counts", counters: { told: 1 }, steps });
   await until(() => sidecar.counters.get("shim_told") > 0, "the steps to be heard");
   const config = join(testDirectory(), "tierkv.toml");
@@ -71,13 +84,17 @@ test("a real sidecar and vault are measured, and a slow engine is told that it g
   const { helps, engines } = JSON.parse(stdout) as {
     helps: boolean;
     engines: {
-      prompts: { tokens: number; computeMs: number; restoreMs: number }[];
+      prompts: { tokens: number; isBeyond: boolean; computeMs: number; restoreMs: number }[];
       allows: Allowance;
     }[];
   };
   expect([exitCode, helps]).toEqual([0, true]);
   const { prompts, allows } = engines[0]!;
-  expect(prompts.map(({ tokens }) => tokens)).toEqual([1024, 2048, 3000]);
+  expect(prompts.map(({ tokens, isBeyond }) => [tokens, isBeyond])).toEqual([
+    [1024, false],
+    [2048, true],
+    [3000, true],
+  ]);
   // Steps of up to 128 tokens at 0.1 ms a token: what lies behind the last boundary of 16 is computed all the same.
   const [{ computeMs, restMs } = { computeMs: 0, restMs: 0 }] =
     sidecar.status().engines[0]!.forecast;
