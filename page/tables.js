@@ -149,7 +149,7 @@ export function showVaults(at, vaults) {
     "vault",
     "state",
     "owns",
-    "holes, moved",
+    "unusable, misplaced",
     "round trip",
     "memory",
     "in use",

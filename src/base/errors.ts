@@ -71,7 +71,10 @@ const CATALOGUE = {
   JOIN_CODE: ["user", "this is no join code: {reason}; {fix}"],
 
   // A machine that is not set up.
-  CORE_MISSING: ["setup", "the native core cannot be loaded: {reason}; run `npm run setup`"],
+  CORE_MISSING: [
+    "setup",
+    "the native core cannot be loaded: {reason}; run `npm run setup` in a checkout, or install the package for this platform again",
+  ],
   ADDRESS_IN_USE: ["setup", "{address} is in use by another process; {fix}"],
   LISTEN_FAILED: ["setup", "cannot listen on {address}: {reason}; {fix}"],
   START_TIMEOUT: ["setup", "start step `{step}` did not end within {timeoutMs} ms"],

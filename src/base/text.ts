@@ -52,6 +52,36 @@ export function orNone<T>(value: T | null, show: (value: T) => string): string {
   return value === null ? NONE : show(value);
 }
 
+/** Formats a vault's records: of those on disk, some or none are in memory as well. `onDisk`: null without a disk. */
+export function showRecords(inMemory: number | null, onDisk: number | null): string {
+  if (inMemory === null) return NONE;
+  return onDisk === null ? String(inMemory) : `${inMemory}, ${onDisk} on disk`;
+}
+
+/** Formats a table, or where it is wider than `columns` each row as lines of its own: its first two cells, then the rest by name. */
+export function tableWithin(columns: number, rows: readonly (readonly string[])[]): string[] {
+  const lines = table(rows);
+  if (lines.every((line) => line.length <= columns)) return lines;
+  const [head = [], ...others] = rows;
+  return others.flatMap((row) => {
+    const parts = row
+      .slice(2)
+      .flatMap((cell, at) => (cell === NONE ? [] : [`${head[at + 2] ?? ""} ${cell}`]));
+    return [row.slice(0, 2).join("  "), ...wrapped(parts, columns, "  ")];
+  });
+}
+
+function wrapped(parts: readonly string[], columns: number, indent: string): string[] {
+  const lines: string[] = [];
+  for (const part of parts) {
+    const last = lines.at(-1);
+    if (last !== undefined && last.length + 2 + part.length <= columns)
+      lines[lines.length - 1] = `${last}, ${part}`;
+    else lines.push(indent + part);
+  }
+  return lines;
+}
+
 /** Aligns columns to their widest cell, two spaces apart, with `indent` before each line. */
 export function table(rows: readonly (readonly string[])[], indent = ""): string[] {
   const widths = (rows[0] ?? []).map((_cell, column) =>

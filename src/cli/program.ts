@@ -3,6 +3,7 @@ import { CommanderError } from "commander";
 import { TierkvError, toTierkvError } from "../base/errors.ts";
 import { printable } from "../base/printable.ts";
 import { packageVersion } from "../base/version.ts";
+import { nearest } from "../config/nearest.ts";
 import { addBench } from "./commands/bench.ts";
 import { addBundle } from "./commands/bundle.ts";
 import { addCerts } from "./commands/certs.ts";
@@ -30,6 +31,7 @@ import { addVault } from "./commands/vault.ts";
 import { addVaults } from "./commands/vaults.ts";
 import { addVerify } from "./commands/verify.ts";
 import { addWarm } from "./commands/warm.ts";
+import { JSON_SCHEMA } from "./shell/call.ts";
 import type { Perform } from "./shell/call.ts";
 import { oneParagraph } from "./shell/command-tree.ts";
 import { Command } from "./shell/command.ts";
@@ -52,8 +54,10 @@ export async function runCommandLine(
   const program = buildProgram(io, perform, (code) => {
     exitCode = code;
   });
+  const unknown = unknownWord(program, argv);
+  if (unknown !== null) return fail(new TierkvError("USAGE", { reason: unknown }), isJson, io);
   try {
-    await program.parseAsync(argv, { from: "user" });
+    await program.parseAsync(argv[0] === "-v" ? ["--version"] : argv, { from: "user" });
     return exitCode;
   } catch (error) {
     if (error instanceof CommanderError) {
@@ -66,6 +70,30 @@ export async function runCommandLine(
   }
 }
 
+/** Returns what is wrong with a request for help on a command that there is not, which commander answers with all help. */
+function unknownWord(program: Command, argv: readonly string[]): string | null {
+  const isHelp = argv[0] === "help" || argv.some((word) => word === "--help" || word === "-h");
+  let command = program;
+  for (const word of isHelp ? operandsOf(argv) : []) {
+    if (command.commands.length === 0) return null;
+    const child = command.commands.find((one) => one.name() === word);
+    if (child === undefined) {
+      const names = command.commands.map((one) => one.name());
+      const near = nearest(word, names);
+      const meant = near === null ? "" : ` (did you mean ${near}?)`;
+      return `unknown command '${word.slice(0, 100)}'${meant}; see \`tierkv --help\``;
+    }
+    command = child;
+  }
+  return null;
+}
+
+/** Returns the words of a command line that are no options, and no values of the options of all commands. */
+function operandsOf(argv: readonly string[]): string[] {
+  const words = argv.filter((word, at) => !word.startsWith("-") && argv[at - 1] !== "--config");
+  return words[0] === "help" ? words.slice(1) : words;
+}
+
 /** Escapes control characters in results, because names come from other machines and files; errors are escaped already. */
 function shownSafely(io: Io): Io {
   return { ...io, out: (line) => io.out(printable(line)) };
@@ -74,7 +102,7 @@ function shownSafely(io: Io): Io {
 /** Prints the error in one line, with --json also as a result. Returns the exit code. */
 export function fail(error: TierkvError, isJson: boolean, io: Io): number {
   const { code, message, details, exitCode } = error;
-  if (isJson) io.out(JSON.stringify({ error: { code, message, ...details } }));
+  if (isJson) io.out(JSON.stringify({ schema: JSON_SCHEMA, error: { code, message, ...details } }));
   io.err(`tierkv: ${message} (${code})`);
   return exitCode;
 }

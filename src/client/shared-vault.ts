@@ -285,7 +285,14 @@ export class SharedVault implements BlockStore {
     const begin = (id: RegionId): number => shmFlush(id, namespace, wanted, tenant, named);
     const { numbers } = await this.#call("Flush", { deadlineMs }, begin);
     const [number = 0, records = 0, bytes = 0] = numbers;
-    return { records, bytes, diskBytes: 0, volatile: false, number, sidecars: [] };
+    const nowhere = {
+      diskBytes: 0,
+      volatile: false,
+      sidecars: [],
+      unknownModel: false,
+      models: [],
+    };
+    return { records, bytes, number, ...nowhere };
   }
 
   /** Waits for a flush or the deadline; `flushes` has reported it by then. */

@@ -1,6 +1,7 @@
 // Owns the text of a sidecar's decision about one request: what it found, chose, restored, and why.
 import { orNone, showMs } from "../base/text.ts";
 import type { Explained } from "../sidecar/sidecar.ts";
+import type { DoneReason } from "../sidecar/socket/messages.ts";
 import { reasonOf, reasonText } from "../sidecar/socket/reasons.ts";
 import { describeDivergence } from "./divergence.ts";
 import type { DivergenceText } from "./divergence.ts";
@@ -37,8 +38,6 @@ function rowsOf(account: Explained, reason: string): Row[] {
   const { gap, miss, block, receipt, saved, forms = [], fidelity } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   const asked = `${account.askedTokens} tokens, the engine held ${account.startTokens}`;
-  const fetched = `${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}`;
-  const ended = `ended ${account.end ?? "not yet"}, ${placed(account)}`;
   const loading = `${shown(actual.load)}, predicted ${shown(predicted.load)}`;
   const computing = `predicted ${shown(predicted.compute)} for the rest`;
   return [
@@ -50,14 +49,10 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["held", heldTokens !== null, `${heldTokens} tokens${missing}`],
     ["pool", gap !== null, showGap(gap)],
     ["room", roomTokens !== null, `shared memory holds ${roomTokens} of them: ${ROOM_FIX}`],
-    ["fetch", true, `${fetched}; ${ended}`],
+    ["fetch", true, fetching(account)],
     ["load", true, `${loading}; loaded ${account.loadedTokens ?? 0} tokens`],
     ["compute", true, `${computing}, ${shown(predicted.recompute)} for all`],
-    ...forms.map((form): Row => [
-      "stored",
-      true,
-      `${form.address} takes blocks as ${showForm(form)}`,
-    ]),
+    ...forms.map((form): Row => ["stored", true, `as ${showForm(form)} (${form.address})`]),
     ["form", fidelity !== undefined, fidelity === undefined ? "" : showFidelity(fidelity)],
     ["block", true, block === "" ? "-" : block],
     ["receipt", receipt !== "", `tierkv verify ${receipt}`],
@@ -76,6 +71,29 @@ const showSaved = (ms: number): string =>
   ms < 0 ? `nothing: computing would have been ${showMs(-ms)} faster` : showMs(ms);
 
 const shown = (ms: number | null): string => orNone(ms, showMs);
+
+/** Why a plan brings no more blocks. */
+const ENDS: Readonly<Record<DoneReason, string>> = {
+  complete: "complete",
+  end_of_hit: "all that is held was brought",
+  no_slot: "shared memory was full",
+  vault_down: "the vault did not answer",
+  bad_record: "a record did not verify",
+  flushed: "its blocks were flushed",
+  quarantined: "its blocks are quarantined",
+  deadline: "[restore] wait_ms had passed",
+  slower: "computing was faster",
+  not_ready: "shared memory was not ready",
+  overload: "too many look-ups were under way",
+};
+
+function fetching(account: Explained): string {
+  const { actual, predicted, heldTokens, startTokens, placedTokens, end } = account;
+  const isEmpty = (heldTokens ?? 0) <= startTokens && (placedTokens ?? 0) <= startTokens;
+  if (isEmpty && actual.fetch === null && end !== null) return "nothing held, nothing fetched";
+  const time = `${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}`;
+  return `${time}; ${end === null ? "not ended yet" : ENDS[end]}, ${placed(account)}`;
+}
 
 function placed({ placedTokens, fetched: { shared } }: Explained): string {
   const upTo = `placed up to ${placedTokens ?? 0}`;

@@ -12,9 +12,17 @@ const WHY: Readonly<Record<CodecWhy, string>> = {
   sooner: "restores fastest",
 };
 
+/** Returns a codec's name for people: --json has its exact name. */
+export function showCodec(codec: string): string {
+  const names = codec.split(", ").map((name) => (name.startsWith("int8") ? "INT8" : name));
+  return [...new Set(names)].join(", ");
+}
+
+/** Tells the codec for a vault, why, and the rate of the link at that choice. */
 export function showForm({ codec, why, bytesPerS }: Form): string {
-  const link = bytesPerS === null ? "" : `, link ${showRate(bytesPerS)}`;
-  return `${codec}: ${WHY[why]}${link}`;
+  const rate =
+    bytesPerS === null ? "" : ` at ${showRate(bytesPerS)}, the link's rate in its latest transfers`;
+  return `${showCodec(codec)}: ${WHY[why]}${rate}`;
 }
 
 /** Tells whether an engine's attention KV comes back bit for bit, and why. */
@@ -24,7 +32,9 @@ export function showFidelity({
   certificate,
 }: Pick<EngineFidelity, "codec" | "why" | "certificate">): string {
   if (why === "configured")
-    return codec === null ? "exact: as configured" : `${codec}: as configured, not certified`;
+    return codec === null
+      ? "exact: as configured"
+      : `${showCodec(codec)}: as configured, not certified`;
   if (certificate === null) return EXACT[why];
   const { date, kldMean } = certificate;
   const kld = `KLD ${kldMean.toExponential(1)}`;

@@ -299,6 +299,9 @@ export interface FlushReply {
   number: number;
   /** The sidecars that the vault knows, once per class of records. */
   sidecars: FlushedSidecar[];
+  /** Of a flush by model: the vault knows no model of that name. `models`: names that it knows. */
+  unknownModel: boolean;
+  models: string[];
 }
 
 /** Amounts that a sidecar dropped for one class of records. */

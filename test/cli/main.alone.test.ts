@@ -35,7 +35,7 @@ const env = (): Record<string, string> => ({ HOME: dir, XDG_RUNTIME_DIR: dir });
 async function start(...argv: string[]): Promise<Program> {
   const program = new Program(["sidecar", "--json", ...argv], { env: env() });
   programs.push(program);
-  expect(await program.firstResult()).toEqual({ event: "ready", socket });
+  expect(await program.firstResult()).toMatchObject({ event: "ready", socket });
   return program;
 }
 

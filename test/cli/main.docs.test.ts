@@ -81,6 +81,7 @@ async function refusal(argv: readonly string[]): Promise<string> {
     progress: (): void => {},
     isInteractive: false,
     isTerminal: false,
+    columns: Infinity,
     readAll: () => Promise.resolve(""),
     ask: () => Promise.resolve(""),
     env: {},

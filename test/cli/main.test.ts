@@ -155,7 +155,7 @@ test("status finds sidecar and vaults, then misses what has gone; flush empties 
   const shown = await runProgram(["status", "--config", config]);
   expect(shown.exitCode).toBe(0);
   expect(shown.stdout).toContain(
-    "sidecar: 0 engines connected, 0 blocks saved (0 B as 0 B of raw), 0 restored (0 B)",
+    "sidecar: 0 engines connected, 0 blocks saved (0 B, stored as 0 B (raw)), 0 restored (0 B)",
   );
   for (const { rttMsP50, rttMsP99 } of seen.targets) {
     expect(rttMsP50).toBeGreaterThan(0);

@@ -86,6 +86,9 @@ test.each([
 
 test.each([
   [["vualt"], "unknown command 'vualt' (Did you mean vault?); see `tierkv --help`"],
+  [["help", "vualt"], "unknown command 'vualt' (did you mean vault?); see `tierkv --help`"],
+  [["vualt", "--help"], "unknown command 'vualt' (did you mean vault?)"],
+  [["config", "nosuch", "-h"], "unknown command 'nosuch'; see"],
   [["vault", "--prot", "1"], "unknown option '--prot'"],
   [
     ["flush", "--target", "kv"],
@@ -152,4 +155,15 @@ test("a vault on a machine that is none is refused with the line to change", asy
     `${good}:2: [cluster] role = "inference": a vault holds one class of records`,
   );
   expect(stderr).toContain('write role = "kv_cold", "ssm_cold" or "cold"');
+});
+
+test("-v shows the version, as -V does", async () => {
+  expect(await runInside(["-v"])).toEqual(await runInside(["--version"]));
+});
+
+test("results and errors of --json name the version of their schema", async () => {
+  const { stdout } = await runInside(["version", "--json"]);
+  expect(JSON.parse(stdout)).toMatchObject({ schema: 1 });
+  const refused = await runInside(["status", "more", "--json"]);
+  expect(JSON.parse(refused.stdout)).toMatchObject({ schema: 1, error: { code: "USAGE" } });
 });

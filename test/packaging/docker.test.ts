@@ -148,6 +148,7 @@ describe.each(RUN)("%s", (_name, stage) => {
       progress: () => {},
       isInteractive: false,
       isTerminal: false,
+      columns: Infinity,
       readAll: () => Promise.resolve(""),
       ask: () => Promise.resolve(""),
       env: {},

@@ -24,6 +24,8 @@ export interface Outside {
   input?: string;
   /** Whether results go to a terminal. */
   isTerminal?: boolean;
+  /** Columns of the terminal; left out: results go elsewhere. */
+  columns?: number;
 }
 
 /** Runs one command line inside this process. */
@@ -40,6 +42,7 @@ export async function runInside(
     progress: () => {},
     isInteractive: outside.answer !== undefined,
     isTerminal: outside.isTerminal ?? false,
+    columns: outside.columns ?? Infinity,
     readAll: (charsMax) => Promise.resolve((outside.input ?? "").slice(0, charsMax + 1)),
     ask(question): Promise<string> {
       asked.push(question);

@@ -380,6 +380,8 @@ export const SCRAPE_ADDRESS_CONNECTIONS_MAX = 8;
 export const SCRAPE_HEADER_BYTES_MAX = 8_192;
 /** Time for a request to it to arrive, and for its answer to be read. */
 export const SCRAPE_TIMEOUT_MS = 5_000;
+/** Names of models in the answer to a flush of an unknown one. */
+export const FLUSH_NAMES_MAX = 20;
 /** Requests without a look-up in one `counts` frame. */
 export const UNASKED_ROWS_MAX = 64;
 /** Token ids of one part of a reported divergence. */

@@ -235,7 +235,7 @@ function describeVault({ target, address, error, restore, lookupMs }: VaultBench
   if (error !== null) return `${target} at ${address}: ${error}`;
   const rate = orNone(restore, ({ wire }) => showRate(wire.median));
   const asked = orNone(lookupMs, ({ median }) => showMs(median));
-  return `${target} at ${address}: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
+  return `${target} at ${address}: measured now: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
 }
 
 /** Describes one engine's prompts as a table, with a verdict. */

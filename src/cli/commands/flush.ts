@@ -90,8 +90,19 @@ async function flush(call: Call<FlushOptions>): Promise<boolean> {
   const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
   const lines = results.flatMap(describe);
   if (scope.tenant !== 0 && results.every(isNothing)) lines.push(NOTHING_OF_TENANT);
+  const unknown = scope.model === null ? null : unknownModel(scope.model, results);
+  if (unknown !== null) lines.push(unknown);
   call.print({ flushed: results }, isEngineNear ? [...lines, OWN_CACHE] : lines);
-  return results.every(({ error }) => error === null);
+  return unknown === null && results.every(({ error }) => error === null);
+}
+
+/** Returns a line if vaults answered, and none knows a model of that name. */
+function unknownModel(model: string, results: readonly Flushed[]): string | null {
+  const answered = results.filter(({ error }) => error === null);
+  if (answered.length === 0 || !answered.every((one) => one.unknownModel)) return null;
+  const known = new Set(answered.flatMap(({ models }) => models));
+  const names = known.size === 0 ? "no model" : [...known].join(", ");
+  return `no vault knows a model ${JSON.stringify(model)}, by the name given to its engine; they know ${names}`;
 }
 
 /** Records to drop; null: any. */
@@ -154,7 +165,8 @@ async function flushOne(
   { namespace, recordClass, model, tenant }: Scope,
   id: string,
 ): Promise<Flushed> {
-  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, sidecars: [] };
+  const none = { unknownModel: false, models: [], sidecars: [] };
+  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, ...none };
   let client: Vault | null = null;
   try {
     const { sayHello } = await import("../../diagnosis/reach.ts");

@@ -26,6 +26,7 @@ async function joinVault(call: Call): Promise<boolean> {
   const invitation = decodeJoinCode(await codeOf(call));
   const { address } = invitation;
   const joining = await import("../join/joining.ts");
+  const { listOf } = await import("../vaults/vault-lists.ts");
   const { askClasses, askPooled, certificateOf, redeem, writeAddress } = joining;
   const { checkKeeping, keepJoined } = await import("../../cluster/credentials.ts");
   checkKeeping(config, address);
@@ -35,11 +36,14 @@ async function joinVault(call: Call): Promise<boolean> {
   const folder = keepJoined(config, address, caPem, credential.token);
   const classes = await askClasses(credential, caPem);
   const text = (await askPooled(credential, caPem)) ? `pool:${address}` : address;
+  const isKnown = classes.every((name) => listOf(config, name).includes(text));
   const { path, isDone, line } = writeAddress(call, config, text, classes);
   const lines = [
     `joined the ${classes.join(" and ")} vault at ${address} as ${credential.name}; certificate and token are in ${folder}`,
     line,
-    "a sidecar that runs takes it up when it is started again",
+    isKnown
+      ? "a running sidecar uses the new token when it next connects, within seconds"
+      : "start a running sidecar again, so that it uses the vault",
   ];
   call.print({ event: "joined", address, name: credential.name, classes, path, isDone }, lines);
   return isDone;

@@ -1,6 +1,15 @@
 // Owns `tierkv status`: asks the sidecar and every vault, and prints the state of each.
-import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "../../base/text.ts";
-import { showFidelity, showForm } from "../../control/form.ts";
+import {
+  NONE,
+  orNone,
+  showBytes,
+  showMs,
+  showRate,
+  showRecords,
+  showShare,
+  tableWithin,
+} from "../../base/text.ts";
+import { showCodec, showFidelity, showForm } from "../../control/form.ts";
 import { describeFindings, findings, isProblem } from "../../diagnosis/findings.ts";
 import type { Pooled, TargetStatus, Travel } from "../../diagnosis/inspect.ts";
 import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
@@ -35,7 +44,7 @@ async function showStatus(call: Call<StatusOptions>): Promise<Outcome> {
   const { targets } = seen;
   const found = findings(seen);
   const ok = !found.some(isProblem);
-  const lines = [...describeFindings(found), ...describe(targets)];
+  const lines = [...describeFindings(found), ...describe(targets, call.io.columns)];
   call.print({ ok, config: config.path, findings: found, targets }, lines);
   return ok;
 }
@@ -56,13 +65,13 @@ const HEAD = [
   "evicted",
 ];
 
-function describe(targets: readonly TargetStatus[]): string[] {
+function describe(targets: readonly TargetStatus[], columns: number): string[] {
   const remarks = targets.flatMap((status) => {
     const { target, address } = status;
     const isOne = targets.filter((other) => other.target === target).length === 1;
     return remark(status, isOne ? target : `${target} ${address}`);
   });
-  return [...table([HEAD, ...targets.map(row)]), ...remarks];
+  return [...tableWithin(columns, [HEAD, ...targets.map(row)]), ...remarks];
 }
 
 /** Returns lines below the table: a vault's traffic, sessions and disk, or a sidecar's work. */
@@ -81,7 +90,8 @@ function remark(status: TargetStatus, name: string): string[] {
     count("blocks_restored_vault") +
     count("blocks_restored_shared") +
     count("blocks_restored_local");
-  const sizes = `${showBytes(count("bytes_saved"))} as ${showBytes(count("bytes_sent"))} of ${kvCodec}`;
+  const form = kvCodec === null ? "" : ` (${showCodec(kvCodec)})`;
+  const sizes = `${showBytes(count("bytes_saved"))}, stored as ${showBytes(count("bytes_sent"))}${form}`;
   const saved = `${count("blocks_saved")} blocks saved (${sizes})`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
@@ -112,7 +122,7 @@ function describeTraffic({ lanes, outBytesPerS, inBytesPerS }: Traffic): string 
 
 function describePooled({ class: name, address, share, holes, moved }: Pooled): string {
   const notes = [
-    ...(holes === 0 ? [] : [`${holes} blocks unusable, an earlier block is missing`]),
+    ...(holes === 0 ? [] : [`${holes} blocks unusable: an earlier block is missing`]),
     ...(moved === 0 ? [] : [`${moved} blocks found there that another vault owns now`]),
   ];
   return [`${name} vault ${address} owns ${showShare(share)}`, ...notes].join("; ");
@@ -124,7 +134,9 @@ function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): str
     value === null ? [] : [`${name} at ${showRate(value)}`];
   const rates = [...rate("restored", restoreBytesPerS), ...rate("saved", saveBytesPerS)];
   const moved =
-    rates.length === 0 ? "nothing has travelled yet" : `${rates.join(", ")} on the wire`;
+    rates.length === 0
+      ? "nothing has travelled yet"
+      : `since its start ${rates.join(", ")}, while records travelled`;
   return `lanes: ${ways.length === 0 ? "no vault" : ways.join(", ")}; ${moved}`;
 }
 
@@ -161,7 +173,7 @@ function row(target: TargetStatus): string[] {
     orNone(target.version, String),
     orNone(target.role, String),
     memory,
-    orNone(target.records, String),
+    showRecords(target.records, target.disk?.records ?? null),
     orNone(target.hitRate, showShare),
     orNone(target.evicted, String),
   ];

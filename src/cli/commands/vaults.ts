@@ -1,7 +1,7 @@
 // Owns `tierkv vaults`: lists the pools' vaults as this machine's sidecar sees them, drains or weighs one, and edits lists.
 import { Option } from "commander";
 import type { RecordClass } from "../../base/block.ts";
-import { NONE, showBytes, showRate, showShare, table } from "../../base/text.ts";
+import { NONE, showBytes, showRate, showShare, table, tableWithin } from "../../base/text.ts";
 import type { Candidate } from "../../cluster/mdns.ts";
 import { askSidecar, statusSeen } from "../../control/ask-sidecar.ts";
 import type { VaultStatus } from "../../sidecar/status.ts";
@@ -23,7 +23,8 @@ export function addVaults(program: Command): void {
     .description(
       "Asks this machine's sidecar for each vault of its pools: share of the blocks, fill, read and write rates, and\n" +
         "state. A vault that has left its pool owns no blocks, and sidecars look up its remaining records for an hour.\n" +
-        "Exit code 1 if there is no vault.",
+        "Unusable blocks miss an earlier one; misplaced\n" +
+        "blocks belong to another vault now. Exit code 1 if there is no vault.",
     )
     .example("tierkv vaults ls --json")
     .does(list);
@@ -136,17 +137,18 @@ async function list(call: Call): Promise<boolean> {
   const rows = Object.entries(vaults).flatMap(([name, all]) =>
     all.map((vault) => ({ class: name, ...vault })),
   );
-  call.print({ vaults: rows }, rows.length === 0 ? ["no vault is known"] : describe(rows));
+  const lines = rows.length === 0 ? ["no vault is known"] : describe(rows, call.io.columns);
+  call.print({ vaults: rows }, lines);
   return rows.length > 0;
 }
 
 type Row = VaultStatus & { class: string };
 
-const HEAD = "class,address,from,state,owns,holes,moved,full,memory,disk,out,in".split(",");
+const HEAD = "class,address,from,state,owns,unusable,misplaced,full,memory,disk,out,in".split(",");
 
 /** Exported for its test. */
-export function describe(rows: readonly Row[]): string[] {
-  return table([HEAD, ...rows.map(rowOf)]);
+export function describe(rows: readonly Row[], columns: number = Infinity): string[] {
+  return tableWithin(columns, [HEAD, ...rows.map(rowOf)]);
 }
 
 function rowOf(row: Row): string[] {

@@ -14,6 +14,9 @@ export interface CommonOptions {
   json?: boolean;
 }
 
+/** Version of the results of --json; rises when a field changes its meaning or goes. docs/json.md lists the fields. */
+export const JSON_SCHEMA = 1;
+
 export class Call<Options extends object = object> {
   readonly options: CommonOptions & Options;
   readonly io: Io;
@@ -63,7 +66,7 @@ export class Call<Options extends object = object> {
 
   /** Prints a result: one line of JSON with --json, else `lines`. */
   print(result: object, lines: readonly string[]): void {
-    if (this.isJson) this.io.out(JSON.stringify(result));
+    if (this.isJson) this.io.out(JSON.stringify({ schema: JSON_SCHEMA, ...result }));
     else for (const line of lines) this.io.out(line);
   }
 }

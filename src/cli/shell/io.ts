@@ -14,6 +14,8 @@ export interface Io {
   isInteractive: boolean;
   /** Whether results go to a terminal. */
   isTerminal: boolean;
+  /** Columns of the terminal that results go to; Infinity: they go elsewhere. */
+  columns: number;
   /** Reads standard input, `charsMax` + 1 characters at most. */
   readAll(charsMax: number): Promise<string>;
   /** Asks on stderr; resolves to the trimmed answer, empty at the end of input. */
@@ -42,6 +44,7 @@ export function processIo(): Io {
     },
     isInteractive: process.stdin.isTTY && process.stderr.isTTY,
     isTerminal: process.stdout.isTTY,
+    columns: process.stdout.isTTY ? process.stdout.columns : Infinity,
     readAll,
     ask: (question) => askPerson(question, process.stdin, process.stderr),
     env: process.env,

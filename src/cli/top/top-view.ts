@@ -1,6 +1,15 @@
 // Owns the view of `tierkv top`: the status of a sidecar and a gateway as lines that fit a terminal.
 import { printable } from "../../base/printable.ts";
-import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "../../base/text.ts";
+import {
+  NONE,
+  orNone,
+  showBytes,
+  showMs,
+  showRate,
+  showRecords,
+  showShare,
+  table,
+} from "../../base/text.ts";
 import { describeFleet } from "../../control/fleet.ts";
 import { isProblem } from "../../diagnosis/findings.ts";
 import type { Finding } from "../../diagnosis/findings.ts";
@@ -89,18 +98,31 @@ function memoryCells({ slotCount, touchedSlots, freeSlots, slotBytes, bytes }: A
 
 function describeVaults({ vaults }: SidecarStatus): string[] {
   const isPool = Object.values(vaults).some((all) => all.filter(isOfPool).length > 1);
-  const rows = Object.entries(vaults).flatMap(([name, all]) =>
-    all.map((vault) => vaultRow(name, vault, isPool)),
-  );
+  const rows = rowsByVault(vaults).map(([name, vault]) => vaultRow(name, vault, isPool));
   if (rows.length === 0) return ["vaults", "none is configured"];
-  const pooled = isPool ? ["owns", "holes", "moved"] : [];
+  const pooled = isPool ? ["owns", "unusable", "misplaced"] : [];
   const head = ["vault", "state", ...pooled, "rtt", "memory", "used", "of", "records"];
   return table([[...head, "hit rate", "lanes", "out", "in", "address"], ...rows]);
 }
 
+/** Lists each vault once: one that keeps both classes has the same contents in both lists. */
+function rowsByVault(vaults: SidecarStatus["vaults"]): [name: string, vault: VaultStatus][] {
+  const of = (all: readonly VaultStatus[], address: string): VaultStatus | undefined =>
+    all.find((vault) => vault.address === address);
+  const isOne = (one: VaultStatus, other: VaultStatus | undefined): boolean =>
+    other !== undefined && one.share === other.share && one.state === other.state;
+  const both = vaults.kv.filter((one) => isOne(one, of(vaults.ssm, one.address)));
+  const kv = vaults.kv.map((one): [string, VaultStatus] => [
+    both.includes(one) ? "kv, ssm" : "kv",
+    one,
+  ]);
+  const ssm = vaults.ssm.filter(({ address }) => of(both, address) === undefined);
+  return [...kv, ...ssm.map((one): [string, VaultStatus] => ["ssm", one])];
+}
+
 const isOfPool = ({ tier }: VaultStatus): boolean => tier !== "shared";
 
-/** Cells as in `tierkv status`: share of runs owned, blocks missing before others, blocks found for another owner. */
+/** Cells as in `tierkv vaults ls`: share of runs owned, blocks that miss an earlier one, blocks of another owner. */
 function pooledCells(vault: VaultStatus): string[] {
   if (!isOfPool(vault)) return [NONE, NONE, NONE];
   return [showShare(vault.share), String(vault.holes), String(vault.moved)];
@@ -118,7 +140,7 @@ function vaultRow(name: string, vault: VaultStatus, isPool: boolean): string[] {
     bar(usedBytes, maxBytes),
     showBytes(usedBytes),
     showBytes(maxBytes),
-    String(seen.records),
+    showRecords(seen.records, seen.disk?.records ?? null),
     lookupKeys === 0 ? NONE : showShare(lookupHits / lookupKeys),
     lanes === "up" ? String(seen.lanes) : lanes,
     showRate(seen.outBytesPerS),

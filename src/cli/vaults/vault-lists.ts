@@ -122,7 +122,7 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): boo
     describeWritten(written, { [name]: list }),
     ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
     `about ${showShare(moved)} of all blocks change their owner, where vaults are of one size`,
-    "write the same on all machines; a sidecar that runs takes it up when it is started again",
+    "write the same on all machines, and start running sidecars again",
   ]);
   return isDone;
 }

@@ -26,7 +26,8 @@ export interface VaultSeen {
   /** Record bytes per second, all clients together, over about the last ten seconds. */
   outBytesPerS: number;
   inBytesPerS: number;
-  disk: { usedBytes: number; maxBytes: number; failing: boolean } | null;
+  /** null: it has none. `records`: on disk, some of them in memory as well. */
+  disk: { usedBytes: number; maxBytes: number; records: number; failing: boolean } | null;
 }
 
 export class VaultWatch {
@@ -87,6 +88,11 @@ async function seenOf(client: BlockStore): Promise<VaultSeen | null> {
     disk:
       disk === null || disk === undefined
         ? null
-        : { usedBytes: disk.usedBytes, maxBytes: disk.maxBytes, failing: disk.failing },
+        : {
+            usedBytes: disk.usedBytes,
+            maxBytes: disk.maxBytes,
+            records: disk.records,
+            failing: disk.failing,
+          },
   };
 }

@@ -17,7 +17,11 @@ export function drainAway(
   storeDrainAway(store, !end);
   watchers.tellDraining(!end);
   audit.record("admin_call", { peer, role, call: "Drain", end });
-  logger.info(end ? "takes records again" : "takes no new records: those it has move to others");
+  logger.info(
+    end
+      ? "takes records again"
+      : "draining: new records are refused, and held ones are being copied",
+  );
   return { reservedBytes: storeStats(store).reservedBytes };
 }
 

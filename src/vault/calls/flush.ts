@@ -2,7 +2,7 @@
 import { className, toNamespace } from "../../base/block.ts";
 import type { Namespace } from "../../base/block.ts";
 import { TierkvError } from "../../base/errors.ts";
-import { NAME_BYTES_MAX } from "../../base/limits/general.ts";
+import { FLUSH_NAMES_MAX, NAME_BYTES_MAX } from "../../base/limits/general.ts";
 import { storeFlush, storeForgetFlushes, storeNoteFlush } from "../../base/native.ts";
 import { isTenant } from "../../base/tenant.ts";
 import { randomId, wallClockMs } from "../../base/time.ts";
@@ -29,7 +29,9 @@ export async function flush(
   // Vaults that are away now find it in the pool's list.
   vault.pool?.put(entry);
   const sidecars = await vault.watchers.tell(number);
-  const total = { ...dropped, volatile: dropped.volatile || !isKept, number, sidecars };
+  const unknownModel = scope.model !== "" && scope.namespaces?.length === 0;
+  const named = { unknownModel, models: unknownModel ? vault.models.names(FLUSH_NAMES_MAX) : [] };
+  const total = { ...dropped, volatile: dropped.volatile || !isKept, number, sidecars, ...named };
   vault.counters.add("flushes");
   const { records } = total;
   const { model, recordClass, tenant } = scope;

@@ -51,6 +51,11 @@ export class ModelNames {
     return this.#models.get(namespace.toString("hex"))?.at(-1) ?? "";
   }
 
+  /** Returns the latest names, at most `most`. */
+  names(most: number): string[] {
+    return [...new Set([...this.#models.values()].flat())].slice(-most);
+  }
+
   /** The namespaces of a model, in hexadecimal. */
   namespacesOf(model: string): string[] {
     return [...this.#models].filter(([, names]) => names.includes(model)).map(([key]) => key);

@@ -68,8 +68,17 @@ test("--yes does not ask", async () => {
 test("one vault that is down does not keep the other from being flushed", async () => {
   const { exitCode, stdout } = await runInside(flush("--yes", "--json"));
   expect(exitCode).toBe(1);
-  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, sidecars: [] };
+  const nothing = {
+    records: 0,
+    bytes: 0,
+    diskBytes: 0,
+    volatile: false,
+    sidecars: [],
+    unknownModel: false,
+    models: [],
+  };
   expect(JSON.parse(stdout)).toEqual({
+    schema: 1,
     flushed: [
       {
         target: "kv_cold",
@@ -195,4 +204,19 @@ test("of vaults without pool_key the one that is away is named, the command fail
     expect.stringContaining(`kv_cold at ${away.address}: 3 records dropped`),
   ]);
   expect([await held(near), await held(away)]).toEqual([0, 0]);
+});
+
+test("a model that no vault knows is an error with the names that they know", async () => {
+  const client = openClient(vault);
+  await client.nameModel(NAMESPACE, "Qwen/Qwen3-30B-A3B", SOON_MS);
+  const known = await runInside(
+    flush("--yes", "--target", "kv_cold", "--model", "Qwen/Qwen3-30B-A3B"),
+  );
+  expect(known.exitCode).toBe(0);
+  const { exitCode, stdout } = await runInside(
+    flush("--yes", "--target", "kv_cold", "--model", "wrong"),
+  );
+  expect(exitCode).toBe(1);
+  expect(stdout).toContain('no vault knows a model "wrong"');
+  expect(stdout).toContain("they know Qwen/Qwen3-30B-A3B\n");
 });

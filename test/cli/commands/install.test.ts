@@ -47,6 +47,7 @@ test("one file, which leaves other programs alone, speaks up once in EXO, and go
   expect(said).toContain("KVPrefixCache");
   const removed = await runInside(["uninstall", "--exo-path", path, "--json"]);
   expect(JSON.parse(removed.stdout)).toEqual({
+    schema: 1,
     removed: [join(packages, "tierkv-exo.pth")],
     failed: [],
   });

@@ -62,6 +62,7 @@ test("texts, token ids, messages and whole requests are computed with one token 
   const { exitCode, stdout } = await warm(url, lines, "--at-once", "1", "--json");
   expect(exitCode).toBe(0);
   expect(JSON.parse(stdout)).toEqual({
+    schema: 1,
     prompts: 4,
     failed: 0,
     reason: null,
