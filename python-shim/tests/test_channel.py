@@ -153,7 +153,49 @@ def test_a_refusal_is_logged_once_and_the_engine_runs_on(
         assert socket_path in complaints[0]
         fake.answer = WELCOME
         wait_until(ear.is_up, "accepted after all")
-        assert f"tierKV: sidecar at {socket_path}: it is there again" in caplog.messages
+        assert f"tierKV: sidecar at {socket_path}: connected" in caplog.messages
+
+
+def test_a_sidecar_that_is_still_starting_is_no_warning(
+    socket_path: str,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    absences: list[OSError] = []
+    note = Channel._note_absence
+
+    def counted(channel: Channel, error: OSError) -> None:
+        note(channel, error)
+        absences.append(error)
+
+    monkeypatch.setattr(Channel, "_note_absence", counted)
+    with caplog.at_level(logging.INFO, "tierkv.shim"):
+        ear = connect(socket_path)
+        wait_until(lambda: len(absences) >= 2, "two attempts")
+        assert caplog.messages == []
+        with FakeSidecar(socket_path):
+            wait_until(ear.is_up, "the first sidecar")
+        assert caplog.messages == [f"tierKV: sidecar at {socket_path}: connected"]
+        os.unlink(socket_path)
+        seen = len(absences)
+        wait_until(lambda: len(absences) > seen, "its absence")
+        assert any("there is no socket; the engine runs on" in text for text in caplog.messages)
+        with FakeSidecar(socket_path):
+            wait_until(ear.is_up, "its successor")
+        assert caplog.messages[-1] == f"tierKV: sidecar at {socket_path}: it is there again"
+
+
+def test_a_sidecar_that_does_not_come_is_warned_of(
+    socket_path: str,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SIDECAR_START_S", 0.0)
+    with caplog.at_level(logging.INFO, "tierkv.shim"):
+        connect(socket_path)
+        wait_until(lambda: "there is no socket" in caplog.text, "the warning")
 
 
 def test_a_sidecar_that_never_answers_hello_is_given_up(

@@ -119,6 +119,8 @@ AUTOSTART_LOG_BYTES_MAX: Final = 8 * MIB
 HELLO_TIMEOUT_S: Final = 5.0
 #: A sidecar that owes us an answer for this long is treated as hung, seconds.
 PING_EVERY_S: Final = 1.0
+#: Time in which a sidecar that an engine or a service starts may be absent without a warning, seconds.
+SIDECAR_START_S: Final = 30.0
 SILENCE_MAX_S: Final = 3.0
 #: Restore budget used until `welcome` names the configured one, milliseconds.
 WAIT_MS_DEFAULT: Final = 5000

@@ -78,7 +78,8 @@ class Channel:
         self._owed_since: float | None = None
         self._last_ping = 0.0
         self._complained = ""
-        self._was_welcome = False
+        self._was_welcome = self._was_ever_welcome = False
+        self._begun_s = 0.0
         #: Logged refusals with numbers masked, because amounts such as free memory differ each time.
         self._refusals: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="tierkv-channel", daemon=True)
@@ -156,6 +157,7 @@ class Channel:
 
     def _run(self) -> None:
         processors.leave_bound_ones()
+        self._begun_s = time.monotonic()
         wait_s = limits.RECONNECT_FIRST_S
         while not self._closing:
             connected_at = time.monotonic()
@@ -165,6 +167,8 @@ class Channel:
             except RefusedError as error:
                 self._complain_of_refusal(str(error))
                 most_s = limits.RECONNECT_REFUSED_MAX_S
+            except (FileNotFoundError, ConnectionRefusedError) as error:
+                self._note_absence(error)
             except (OSError, FrameError) as error:
                 self._complain(str(error))
             except Exception as error:  # noqa: BLE001 - a frame we cannot use must not end this thread
@@ -175,6 +179,12 @@ class Channel:
             wait_s = min(wait_s * 2, most_s)
         self._woken.close()
         self._waking.close()
+
+    def _note_absence(self, error: OSError) -> None:
+        """Complain of an absent sidecar, but not while the first one may still be starting."""
+        if self._was_ever_welcome or time.monotonic() - self._begun_s >= limits.SIDECAR_START_S:
+            is_gone = isinstance(error, FileNotFoundError)
+            self._complain("there is no socket" if is_gone else "nobody listens on its socket")
 
     def _complain(self, reason: str) -> None:
         if reason != self._complained:
@@ -256,8 +266,11 @@ class Channel:
             self._owed_since = None
             self._open = True
         self._was_welcome = True
-        if self._complained:
+        if not self._was_ever_welcome:
+            log.info("tierKV: sidecar at %s: connected", self._path)
+        elif self._complained:
             log.info("tierKV: sidecar at %s: it is there again", self._path)
+        self._was_ever_welcome = True
         self._complained = ""
         self._listener.on_open(welcome)
         self._greeted = True
