@@ -127,7 +127,7 @@ const CATALOGUE = {
   ],
   SIDECAR_DOWN: [
     "down",
-    "sidecar at {path} does not answer: {reason}; start it with `tierkv sidecar`",
+    "sidecar at {path} does not answer: {reason}; an engine with tierKV starts it, or start it with `tierkv sidecar`",
   ],
   GATEWAY_DOWN: [
     "down",

@@ -4,11 +4,14 @@ import type { Environment } from "../../config/field.ts";
 import { checkFile } from "../../config/load.ts";
 import { renderDocs, renderExample } from "../../config/render.ts";
 import type { Folders } from "../config/named-folders.ts";
+import type { Sizes } from "../config/sizes.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 
 const EXIT_CONFIG = 2;
-const NOTHING: Folders = { folders: [], problems: [] };
+const NOTHING: Named = { folders: [], problems: [], notes: [] };
+
+type Named = Folders & Pick<Sizes, "notes">;
 
 export function addConfig(program: Command): void {
   const config = program
@@ -22,8 +25,8 @@ export function addConfig(program: Command): void {
     .summary("show every error in the configuration")
     .description(
       "Shows all errors in the configuration at once. Reads its keys, tokens and certificates as the programs do, and\n" +
-        "checks that its folders exist or can be made. Run it as the user of the programs. Changes nothing. Exit code 0\n" +
-        "if the configuration is valid, 2 if not.",
+        "checks that its folders exist or can be made, and that memory and disks are as large as it claims. Run it as the\n" +
+        "user of the programs, on their machine. Changes nothing. Exit code 0 if the configuration is valid, 2 if not.",
     )
     .example("tierkv config check --config ./tierkv.toml")
     .does(check);
@@ -58,21 +61,26 @@ async function check(call: Call): Promise<true | number> {
     call.io.err(`tierkv: ${of}${error.message} (${error.code})`);
   }
   const path = config?.path ?? null;
-  const { folders } = named;
+  const { folders, notes } = named;
   const usable = isGood ? config : null;
-  const result = { ok: isGood, path, problems: shown, folders, config: usable };
+  const result = { ok: isGood, path, problems: shown, notes, folders, config: usable };
   const good = `configuration is good: ${path ?? "no file, the defaults hold"}`;
   const lines = folders.map(({ key, folder, state }) => `  ${key}: ${folder} is ${state}`);
-  call.print(result, isGood ? [good, ...lines] : []);
+  const doubts = notes.map((note) => `NOTE: ${note}`);
+  call.print(result, isGood ? [good, ...lines, ...doubts] : []);
   return isGood || EXIT_CONFIG;
 }
 
 /** Checks the named folders and files. Loaded late, because a check of the text alone needs no code that reads files. */
-async function namedBy(config: Config, env: Environment): Promise<Folders> {
+async function namedBy(config: Config, env: Environment): Promise<Named> {
   const { namedFolders } = await import("../config/named-folders.ts");
   const { fileProblems } = await import("../config/named-files.ts");
+  const { vaultSizes } = await import("../config/sizes.ts");
   const { folders, problems } = namedFolders(config, env);
-  return { folders, problems: await fileProblems(config, problems) };
+  // Only a vault's machine can tell how large its disks are.
+  const sizes = config.cluster.role === "inference" ? NOTHING : vaultSizes(config);
+  const found = await fileProblems(config, problems);
+  return { folders, problems: [...found, ...sizes.problems], notes: sizes.notes };
 }
 
 function print(call: Call, name: string, text: string): void {

@@ -13,6 +13,7 @@ const KEYS_LINE = `team ${createHash("sha256").update("key").digest("hex")}\n`;
 
 interface Checked {
   ok: boolean;
+  notes: string[];
   folders: { key: string; folder: string; state: string }[];
   problems: { key?: string; path?: string; message: string }[];
 }
@@ -226,4 +227,20 @@ test("each folder that cannot be used is named with its key, its value and what 
     why("[gateway] index_file", join(below, "index"), "written", "ENOTDIR", "write"),
     why("[receipts] dir", below, "written", "ENOTDIR", "write"),
   ]);
+});
+
+test("sizes beyond the machine's memory or disk are refused, and an archive on the same disk is noted", async () => {
+  const on = new Setting();
+  const [data, archive] = [join(on.dir, "data"), `file://${join(on.dir, "archive")}`];
+  const vault = { listen: "127.0.0.1:50051", data_dir: data, archive };
+  const cold = { role: "kv_cold" };
+  const huge = await on.check(
+    tomlOf({ cluster: cold, vault: { ...vault, max_bytes: "10TB", disk_bytes: "60TB" } }),
+  );
+  expect(huge.ok).toBe(false);
+  expect(huge.problems.map(({ key }) => key)).toEqual(["[vault] max_bytes", "[vault] disk_bytes"]);
+  expect(huge.problems[1]?.message).toContain(`the disk of ${data} has`);
+  const fit = await on.check(tomlOf({ cluster: cold, vault: { ...vault, disk_bytes: "100MB" } }));
+  expect([fit.ok, fit.notes]).toEqual([true, [expect.stringContaining("on the same disk")]]);
+  expect(existsSync(data)).toBe(false);
 });
