@@ -41,6 +41,14 @@ export function createLogger(name: string, options: LogOptions): Logger {
 }
 
 /** Says nothing: for commands, which say by themselves what is wrong. */
+/** Returns a line as a log of that name has it, for a program's last error. */
+export function fatalLine(name: string, fields: object, msg: string): string {
+  const lines: string[] = [];
+  const destination = { write: (line: string) => void lines.push(line) };
+  createLogger(name, { level: "error", tty: false, destination }).fatal(fields, msg);
+  return lines.join("").trimEnd();
+}
+
 export const silent: Logger = pino({ level: "silent" }, { write: () => {} });
 
 function plainStream(destination: DestinationStream | undefined): DestinationStream {

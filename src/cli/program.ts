@@ -1,6 +1,7 @@
 // Owns the command line: common options, help, and the one place that turns an error into a line and an exit code.
 import { CommanderError } from "commander";
 import { TierkvError, toTierkvError } from "../base/errors.ts";
+import { fatalLine } from "../base/log.ts";
 import { printable } from "../base/printable.ts";
 import { packageVersion } from "../base/version.ts";
 import { nearest } from "../config/nearest.ts";
@@ -96,14 +97,28 @@ function operandsOf(argv: readonly string[]): string[] {
 
 /** Escapes control characters in results, because names come from other machines and files; errors are escaped already. */
 function shownSafely(io: Io): Io {
-  return { ...io, out: (line) => io.out(printable(line)) };
+  return {
+    ...io,
+    out: (line) => io.out(printable(line)),
+    // Also the process's own handlers of errors find it.
+    set logName(name) {
+      io.logName = name;
+    },
+    get logName() {
+      return io.logName;
+    },
+  };
 }
 
-/** Prints the error in one line, with --json also as a result. Returns the exit code. */
+/** Prints the error in one line, or logs it where the command has a log; with --json also as a result. Returns the exit code. */
 export function fail(error: TierkvError, isJson: boolean, io: Io): number {
   const { code, message, details, exitCode } = error;
   if (isJson) io.out(JSON.stringify({ schema: JSON_SCHEMA, error: { code, message, ...details } }));
-  io.err(`tierkv: ${message} (${code})`);
+  const { logName } = io;
+  const isPlain = logName === undefined || process.stderr.isTTY;
+  io.err(
+    isPlain ? `tierkv: ${message} (${code})` : fatalLine(logName, { code, ...details }, message),
+  );
   return exitCode;
 }
 

@@ -45,7 +45,7 @@ async function check(
   { code, exitCode, says }: Expected,
 ): Promise<void> {
   const outcome = await quickest(run);
-  const line = outcome.stderr.trimEnd().split("\n").at(-1) ?? "";
+  const line = lastLine(outcome.stderr);
   expect(line).toMatch(new RegExp(`^tierkv: .+ \\(${code}\\)$`));
   expect(outcome.exitCode).toBe(exitCode);
   for (const text of says) expect(line).toContain(text);
@@ -63,6 +63,15 @@ const program =
   (argv: readonly string[], options: ProgramOptions = {}): (() => Promise<Outcome>) =>
   () =>
     runProgram(argv, options);
+
+/** Returns the last line of a command; of a program that logs, its fatal line in the form of a command's. */
+function lastLine(stderr: string): string {
+  const line = stderr.trimEnd().split("\n").at(-1) ?? "";
+  if (!line.startsWith("{")) return line;
+  const { level, msg, code } = JSON.parse(line) as Record<string, string>;
+  expect(level).toBe("fatal");
+  return `tierkv: ${msg} (${code})`;
+}
 
 function write(name: string, text: string | Uint8Array): string {
   const path = join(dir, name);
@@ -201,7 +210,7 @@ describe("the address", () => {
     writeFileSync(`${path}.vault`, "precious");
     const { exitCode, stderr } = await runProgram(["sidecar", "--socket", path]);
     expect(exitCode).toBe(1);
-    expect(stderr.trimEnd().split("\n").at(-1)).toMatch(
+    expect(lastLine(stderr)).toMatch(
       /^tierkv: the vault of this machine did not start: .+s\.sock\.vault: something that is not a socket is there; .+ \(LOCAL_VAULT\)$/,
     );
   });
@@ -381,7 +390,7 @@ describe("the other side, asked by `tierkv status`", () => {
 
   test("no sidecar", async () => {
     const said = await ofSidecar(join(dir, "s.sock"));
-    expect(said).toContain("there is no socket; start it with `tierkv sidecar`");
+    expect(said).toContain("there is no socket; an engine with tierKV starts it");
   });
 
   test("a sidecar of another protocol", async () => {

@@ -54,8 +54,6 @@ export const FIDELITY_ROUND_PROMPTS = 8;
 export const FIDELITY_AT_ONCE = 4;
 /** Time after which no round begins, unless the number of prompts is given. */
 export const FIDELITY_JUDGE_MS = 120_000;
-/** Interval of progress lines where there is no terminal. */
-export const FIDELITY_SAY_MS = 5_000;
 /** Time of starting vLLM on a CPU, for the forecast. */
 export const FIDELITY_START_MS = 60_000;
 /** Prompt with answer, at a token per character, in an engine started for it. */
@@ -111,6 +109,8 @@ export const PLAN_LINKS_MAX = 4;
 /** A command that runs longer shows its progress, at this interval. */
 export const PROGRESS_AFTER_MS = 2_000;
 export const PROGRESS_EVERY_MS = 200;
+/** Interval of progress lines where there is no terminal. */
+export const PROGRESS_SAY_MS = 5_000;
 
 /** Timeout of a systemctl call: TimeoutStopSec, and a little more. */
 export const SERVICE_CALL_MS = 45_000;

@@ -51,6 +51,7 @@ export class Call<Options extends object = object> {
     } else {
       logger.info({ config: config.path }, "configuration read");
     }
+    this.io.logName = name;
     return logger;
   }
 

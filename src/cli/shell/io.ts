@@ -4,6 +4,8 @@ import { createInterface } from "node:readline/promises";
 
 /** Input and output of the command line; tests replace it. */
 export interface Io {
+  /** Name in the log of a program that runs on; its last error has the form of that log. Set when the log is opened. */
+  logName?: string | undefined;
   /** Writes one line of a result. */
   out(line: string): void;
   /** Writes one line that is not a result. */

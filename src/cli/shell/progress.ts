@@ -1,19 +1,20 @@
 // Owns the progress on stderr of a command that takes longer than two seconds.
-import { FIDELITY_SAY_MS, PROGRESS_AFTER_MS, PROGRESS_EVERY_MS } from "../../base/limits/tools.ts";
+import { PROGRESS_AFTER_MS, PROGRESS_EVERY_MS, PROGRESS_SAY_MS } from "../../base/limits/tools.ts";
 import { showMs } from "../../base/text.ts";
 import { nowMs } from "../../base/time.ts";
 import type { Io } from "./io.ts";
 
 const BAR_CHARS = 24;
 
-/** Shows progress; a call that shows nothing costs one clock read. */
+/** Shows progress, without a terminal as a line every few seconds; a call that shows nothing costs one clock read. */
 export class Progress {
-  readonly #io: Pick<Io, "progress">;
+  readonly #io: Pick<Io, "progress" | "err">;
   readonly #now: () => number;
   readonly #startedMs: number;
   #shownMs = -Infinity;
+  #saidMs = -Infinity;
 
-  constructor(io: Pick<Io, "progress">, now: () => number = nowMs) {
+  constructor(io: Pick<Io, "progress" | "err">, now: () => number = nowMs) {
     this.#io = io;
     this.#now = now;
     this.#startedMs = now();
@@ -25,7 +26,10 @@ export class Progress {
     const isEarly = ms - this.#startedMs < PROGRESS_AFTER_MS;
     if (isEarly || ms - this.#shownMs < PROGRESS_EVERY_MS) return;
     this.#shownMs = ms;
-    this.#io.progress(progressLine(done, all, what, ms - this.#startedMs));
+    if (this.#io.progress(progressLine(done, all, what, ms - this.#startedMs)) !== false) return;
+    if (ms - this.#saidMs < PROGRESS_SAY_MS) return;
+    this.#saidMs = ms;
+    this.#io.err(`${what}: ${shareOf(done, all, ms - this.#startedMs)}`);
   }
 }
 
@@ -58,7 +62,7 @@ export class SpokenProgress {
     const left = leftMs === null ? "" : `, about ${showMs(leftMs)} left`;
     const line = `${done} of ${all} ${what}${left}`;
     if (this.#io.progress(line) !== false) return;
-    if (this.#now() - this.#saidMs < FIDELITY_SAY_MS) return;
+    if (this.#now() - this.#saidMs < PROGRESS_SAY_MS) return;
     this.#saidMs = this.#now();
     this.#io.err(line);
   }
@@ -69,6 +73,11 @@ export function progressLine(done: number, all: number, what: string, ms: number
   const share = all > 0 ? Math.min(1, done / all) : 0;
   const full = Math.round(share * BAR_CHARS);
   const bar = "#".repeat(full) + "-".repeat(BAR_CHARS - full);
+  return `[${bar}] ${shareOf(done, all, ms)}  ${what}`;
+}
+
+function shareOf(done: number, all: number, ms: number): string {
+  const share = all > 0 ? Math.min(1, done / all) : 0;
   const rest = share > 0 ? `, ${showMs((ms / share) * (1 - share))} left` : "";
-  return `[${bar}] ${Math.floor(share * 100)} %${rest}  ${what}`;
+  return `${Math.floor(share * 100)} %${rest}`;
 }

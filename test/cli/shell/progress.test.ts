@@ -5,12 +5,26 @@ import { Progress, progressLine, SpokenProgress } from "../../../src/cli/shell/p
 test("nothing before two seconds, then a line at a time", () => {
   const lines: string[] = [];
   let ms = 0;
-  const progress = new Progress({ progress: (line) => void lines.push(line) }, () => ms);
+  const err = (): void => expect.unreachable("a terminal shows it");
+  const progress = new Progress({ err, progress: (line) => void lines.push(line) }, () => ms);
   progress.at(1, 10, "vaults");
   expect(lines).toEqual([]);
   for (ms = 0; ms <= 3000; ms += 50) progress.at(ms, 6000, "vaults");
   expect(lines).toHaveLength(6);
   expect(lines[0]).toMatch(/^\[#{8}-{16}\] 33 %, 4\.0 s left {2}vaults$/);
+});
+
+test("without a terminal, a line after two seconds and then every five", () => {
+  const said: string[] = [];
+  let ms = 0;
+  const io = { err: (line: string): void => void said.push(line), progress: () => false };
+  const progress = new Progress(io, () => ms);
+  for (ms = 0; ms <= 12_000; ms += 100) progress.at(ms, 12_000, "records of 10.0.0.1:50051");
+  expect(said).toEqual([
+    "records of 10.0.0.1:50051: 16 %, 10 s left",
+    "records of 10.0.0.1:50051: 58 %, 5.0 s left",
+    "records of 10.0.0.1:50051: 100 %, 0.00 ms left",
+  ]);
 });
 
 test("what is not known is not made up: no parts, no time that is left", () => {
