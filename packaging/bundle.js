@@ -42,6 +42,14 @@ const COPIED = [
   "tierkv.toml.example",
   "src/extras/stand/data/inference.txt",
   "src/extras/stand/data/vault.txt",
+  ...["alice", "notes", "phases", "station", "try"].map(
+    (name) => `src/extras/demo/data/${name}.txt`,
+  ),
+  // What makes and finds the models of `tierkv demo`.
+  ...["__init__", "checkpoint", "families", "hub_model", "published", "tokenizer"].map(
+    (name) => `python-shim/lab/${name}.py`,
+  ),
+  "python-shim/lab/published.json",
 ];
 
 /**

@@ -138,7 +138,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     .version(packageVersion(), "-V, --version", "show the version")
     .option(
       "--config <path>",
-      "path of the configuration file (default: TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml)",
+      "path of the configuration file (default: TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml, /etc/tierkv/tierkv.toml)",
     )
     .option("--json", "print results as JSON")
     .helpOption("-h, --help", "show help")

@@ -41,11 +41,15 @@ export function placeOf(config: Config, key: readonly [section: string, name: st
   return place(config.path, lineOf(readText(config.path), key));
 }
 
-/** Finds the configuration file: `--config`, TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml; null: none. */
+/** Where a machine's services have their configuration; the last place that is searched. */
+export const MACHINE_CONFIG = "/etc/tierkv/tierkv.toml";
+
+/** Finds the configuration file: `--config`, TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml, the machine's; null: none. */
 export function findFile(path: string | null, env: Environment): string | null {
   const given = path ?? (env["TIERKV_CONFIG"] || null);
   if (given !== null) return resolve(given);
-  const places = [resolve(FILE_NAME), join(homeOf(env), ".config", "tierkv", FILE_NAME)];
+  const own = join(homeOf(env), ".config", "tierkv", FILE_NAME);
+  const places = [resolve(FILE_NAME), own, MACHINE_CONFIG];
   return places.find((file) => statSync(file, { throwIfNoEntry: false }) !== undefined) ?? null;
 }
 

@@ -8,7 +8,7 @@ const LINE_LENGTH = 100;
 export function renderExample(): string {
   const head = [
     "# Configuration of one machine. Looked for in this order: --config, TIERKV_CONFIG, ./tierkv.toml,",
-    "# ~/.config/tierkv/tierkv.toml. Without a file the defaults hold. Check it with `tierkv config check`.",
+    "# ~/.config/tierkv/tierkv.toml, /etc/tierkv/tierkv.toml. Without a file the defaults hold. Check it with `tierkv config check`.",
     "# Made from src/config/schema.ts; docs/config.md says more.",
   ];
   const tables = SECTIONS.map(([name, { doc, fields }]) =>
@@ -41,7 +41,7 @@ export function renderDocs(): string {
 <!-- Made from src/config/schema.ts by \`tierkv config docs\`; a test holds the two in step. -->
 
 One file per machine, \`tierkv.toml\`. It is looked for in this order: \`--config PATH\`, the environment variable
-\`TIERKV_CONFIG\`, \`./tierkv.toml\`, \`~/.config/tierkv/tierkv.toml\`. A path that is given must be readable; without a file
+\`TIERKV_CONFIG\`, \`./tierkv.toml\`, \`~/.config/tierkv/tierkv.toml\`, \`/etc/tierkv/tierkv.toml\`. A path that is given must be readable; without a file
 the defaults hold, and the log says so.
 
 An unknown key, a wrong type, an address without a port, a number out of range or two keys that contradict each other

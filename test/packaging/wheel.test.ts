@@ -65,7 +65,7 @@ test("the command of the installed wheel is this release, and names its licences
   ]);
   expect(files).toContain("tierkv/_program/THIRD-PARTY.txt");
   expect(files).toContain("tierkv/connectors/vllm/connector.py");
-  expect(files).not.toMatch(/node_modules|lab\/|tests\//);
+  expect(files).not.toMatch(/node_modules|(?<!python-shim\/)lab\/|tests\//);
 });
 
 test("manual pages and completion lie where man and shells look", () => {
@@ -107,6 +107,20 @@ test("a wheel without vLLM says what an engine needs before it starts anything",
     /an engine needs vLLM and tierkv, and .*venv.*python.* lacks vllm: install/,
   );
   expect(stderr).not.toContain("ENOENT");
+});
+
+test("the demo has its texts and the scripts that make its models", () => {
+  const options = { cwd: base, env, encoding: "utf8", timeout: TIMEOUT_MS } as const;
+  const { status, stderr } = spawnSync(tierkv, ["demo"], options);
+  expect(status).toBe(1);
+  expect(stderr).toMatch(/an engine needs vLLM and tierkv, and .* lacks vllm: install/);
+  const program = join(base, "demo");
+  run(join(venv, "bin", "python"), ["-m", "zipfile", "-e", join(release, named(".whl")), program]);
+  const lab = join(program, "tierkv", "_program", "python-shim");
+  run("python3", [
+    "-c",
+    `import sys; sys.path.insert(0, ${JSON.stringify(lab)}); import lab.checkpoint, lab.published`,
+  ]);
 });
 
 test("npm's packages are the same program, with the core of this platform", () => {

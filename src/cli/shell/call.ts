@@ -47,7 +47,7 @@ export class Call<Options extends object = object> {
   createLogger(name: string, config: Config): Logger {
     const logger = createLogger(name, { level: config.log.level });
     if (config.path === null) {
-      logger.info("no tierkv.toml here or in ~/.config/tierkv: the defaults hold");
+      logger.info("no tierkv.toml here, in ~/.config/tierkv or in /etc/tierkv: the defaults hold");
     } else {
       logger.info({ config: config.path }, "configuration read");
     }

@@ -88,6 +88,9 @@ export async function chooseReader(scene: Scene, wish: ReaderWish): Promise<Read
     }
   } else if (isReady(gemmaFolder())) return reader(gemmaFolder(), GEMMA_TITLE, passedOver);
   else passedOver.push("--quick downloads nothing");
+  if (!existsSync(TRAINED.path)) {
+    throw failed(`there is no model to read with: ${passedOver.join("; ")}; name one with --model`);
+  }
   const what = "the small trained model of this checkout (bench/fidelity)";
   return { model: TRAINED, task: "code", what, passedOver };
 }
