@@ -123,6 +123,10 @@ const PARTS = {
     const { seed: _seed, peaksMib: _peaks, ...counts } = told(lines, "soak");
     return { ...counts, failures: failures(hasPassed) };
   },
+  async gameDay() {
+    const { lines, hasPassed } = await vitest("game-day", ["test/faults/game-day.test.ts", "-u"]);
+    return { ...told(lines, "game day"), failures: failures(hasPassed) };
+  },
   async churn(seed) {
     const flags = ["--gb", churnGb, "--minutes", churnMinutes, "--seed", seed].map(String);
     const lines = [];

@@ -1,0 +1,327 @@
+// Owns the rehearsal of an operator's bad days with real programs on this machine: what he sees, types, and sees afterwards; docs/how-to/runbook.md is made of it.
+// @module-tag nightly
+import { cpSync, mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { hostname } from "node:os";
+import { join } from "node:path";
+import { expect, onTestFinished, test } from "vitest";
+import { silent } from "../../src/base/log.ts";
+import { securityFor } from "../../src/cluster/credentials.ts";
+import { allTargets, targetAt } from "../../src/cluster/sources.ts";
+import { loadConfig } from "../../src/config/load.ts";
+import { Program, runProgram } from "../support/command-line.ts";
+import { makeRecords, NAMESPACE } from "../support/records.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { openClient, SOON_MS, until } from "../support/vaults.ts";
+
+const TEST_MS_MAX = 600_000;
+const RECORDS = 200;
+const MODEL = "Qwen/Qwen3-30B-A3B";
+
+/** One row of the runbook. */
+interface Row {
+  fault: string;
+  sees: string;
+  types: string;
+  afterwards: string;
+}
+
+interface Seen {
+  exitCode: number | null;
+  text: string;
+}
+
+interface Target {
+  target: string;
+  address: string;
+  reachable: boolean;
+  records: number | null;
+  disk: { records: number } | null;
+}
+
+/** A machine with an engine's sidecar, and two vaults that it has joined. */
+class Site {
+  readonly dir = testDirectory();
+  readonly ports: readonly [number, number];
+  readonly #programs = new Map<string, Program>();
+
+  constructor(first: number) {
+    this.ports = [first, first + 1];
+    mkdirSync(join(this.dir, "archive"));
+    for (const [at, port] of this.ports.entries()) this.#write(at, port);
+    const all = this.ports.map((port) => `"127.0.0.1:${port}"`).join(", ");
+    const engine = `[cluster]\nkv_cold = [${all}]\ncredentials = "${this.path("joined")}"\n[sidecar]\nsocket = "${this.path("s.sock")}"\n`;
+    writeFileSync(this.path("engine.toml"), engine);
+  }
+
+  path(...parts: string[]): string {
+    return join(this.dir, ...parts);
+  }
+
+  address(vault: number): string {
+    return `127.0.0.1:${this.ports[vault]}`;
+  }
+
+  #write(at: number, port: number): void {
+    const [data, state] = [this.path(`data${at}`), this.path(`state${at}`)];
+    const archive =
+      at === 0 ? `archive = "file://${this.path("archive")}"\narchive_after_s = 1\n` : "";
+    const text = `[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "127.0.0.1:${port}"\nmax_bytes = "64MiB"\ndisk_bytes = "256MiB"\ndata_dir = "${data}"\nstate_dir = "${state}"\n${archive}`;
+    writeFileSync(this.path(`vault${at}.toml`), text);
+  }
+
+  async start(name: string, command: string): Promise<void> {
+    const program = new Program([command, "--json", "--config", this.path(`${name}.toml`)]);
+    this.#programs.set(name, program);
+    onTestFinished(() => program.signal("SIGKILL"));
+    await program.firstResult();
+  }
+
+  async stop(name: string, signal: "SIGTERM" | "SIGKILL"): Promise<void> {
+    const program = this.#programs.get(name)!;
+    program.signal(signal);
+    await program.ended();
+  }
+
+  /** Runs a command as the engine's machine, or as a vault's. */
+  async run(argv: readonly string[], at = "engine"): Promise<Seen> {
+    const { exitCode, stdout, stderr } = await runProgram([
+      ...argv,
+      "--config",
+      this.path(`${at}.toml`),
+    ]);
+    return { exitCode, text: stdout + stderr };
+  }
+
+  async invite(vault: number): Promise<void> {
+    const { text } = await this.run(["invite"], `vault${vault}`);
+    const code = /tierkv join (\S+)/.exec(text)?.[1] ?? "";
+    expect((await this.run(["join", code])).text).toContain("joined the kv vault");
+  }
+
+  async targets(): Promise<Target[]> {
+    const { text } = await this.run(["status", "--json"]);
+    return (JSON.parse(text.split("\n")[0]!) as { targets: Target[] }).targets;
+  }
+
+  /** Records that a vault can serve, on its disk or in its archive. */
+  async records(vault: number): Promise<number> {
+    const found = (await this.targets()).find(({ address }) => address === this.address(vault));
+    return Math.max(found?.records ?? 0, found?.disk?.records ?? 0);
+  }
+
+  async isWell(): Promise<void> {
+    await until(
+      async () => (await this.run(["status"])).exitCode === 0,
+      "status without a problem",
+    );
+  }
+
+  /** Stores records for a model, as a sidecar does, until the vault has them on its disk. */
+  async fill(vault: number): Promise<void> {
+    const config = loadConfig(this.path("engine.toml"), {});
+    const target = targetAt(await allTargets(config), this.address(vault));
+    const security = securityFor(config, target, silent);
+    const client = openClient(target, "kv", security === null ? {} : { security });
+    await client.hello(SOON_MS);
+    await client.nameModel(NAMESPACE, MODEL, SOON_MS);
+    await client.put(NAMESPACE, makeRecords(RECORDS), SOON_MS);
+    await until(
+      async () => (await client.stats(SOON_MS)).disk?.durableRecords === RECORDS,
+      "all durable",
+    );
+  }
+
+  /** The line of a text that begins with this word, without this run's places. */
+  line(text: string, begins: string): string {
+    const found = text.split("\n").find((line) => line.startsWith(begins));
+    expect(found, `${begins} in ${text}`).toBeDefined();
+    return this.plain(found!);
+  }
+
+  plain(text: string): string {
+    return text
+      .replaceAll(this.address(0), "A:50051")
+      .replaceAll(this.address(1), "B:50051")
+      .replaceAll(`port ${this.ports[0]}`, "port 50051")
+      .replaceAll(this.dir, "")
+      .replaceAll(hostname(), "gpu-box")
+      .replaceAll(/[\d.]+ k?B freed, [\d.]+ [kM]?B on disk/g, "N B freed, N B on disk");
+  }
+}
+
+const rows: Row[] = [];
+const note = (fault: string, sees: string, types: string, afterwards: string): void => {
+  rows.push({ fault, sees, types, afterwards });
+};
+const code = (text: string): string => `\`${text.replaceAll("|", "\\|").replaceAll("`", "'")}\``;
+const share = (kept: number): string =>
+  `${Math.round((100 * kept) / RECORDS)} % of its records are there`;
+
+test(
+  "a day of faults, each seen, mended and seen again",
+  async () => {
+    const site = new Site(21_000 + (process.pid % 10_000) * 2);
+    await site.start("vault0", "vault");
+    await site.start("vault1", "vault");
+    await site.invite(0);
+    await site.invite(1);
+    await site.start("engine", "sidecar");
+    await site.fill(0);
+    await site.isWell();
+
+    // A vault's process dies.
+    await site.stop("vault0", "SIGKILL");
+    let sees = site.line((await site.run(["status"])).text, "PROBLEM");
+    await site.start("vault0", "vault");
+    await site.isWell();
+    let kept = await site.records(0);
+    expect(kept).toBe(RECORDS);
+    note(
+      "a vault's process was killed",
+      sees,
+      "start it again (`systemctl start tierkv-vault`)",
+      `no problem in \`tierkv status\`; ${share(kept)}`,
+    );
+
+    // A disk is lost, and the archive has what was on it.
+    await until(async () => {
+      const { text } = await site.run(["status"]);
+      return text.includes(", 0 B to go there");
+    }, "all segments in the archive");
+    await site.stop("vault0", "SIGKILL");
+    rmSync(site.path("data0"), { recursive: true });
+    await site.start("vault0", "vault");
+    await site.isWell();
+    await until(async () => (await site.records(0)) > 0, "records of the archive");
+    kept = await site.records(0);
+    note(
+      "a vault's disk is lost, with `[vault] archive`",
+      "the vault ends or `PROBLEM: ... its disk takes no more records`",
+      "put in an empty disk, start the vault",
+      kept === RECORDS ? share(kept) : "the archived records are there",
+    );
+
+    // Back-up: the vault is stopped, and its folders are copied.
+    await site.stop("vault0", "SIGTERM");
+    for (const name of ["data0", "state0"])
+      cpSync(site.path(name), site.path("backup", name), { recursive: true });
+    await site.start("vault0", "vault");
+
+    // A wrong name, then the wrong model.
+    const wrong = await site.run(["flush", "--yes", "--model", "Qwen3-30B"], "vault0");
+    expect(wrong.exitCode).toBe(1);
+    expect(await site.records(0)).toBe(RECORDS);
+    note(
+      "a model is to be flushed, and its name is wrong",
+      site.line(wrong.text, "no vault knows"),
+      `on the vault's machine \`tierkv flush --model ${MODEL}\``,
+      "nothing was dropped by the wrong name",
+    );
+    const flushed = await site.run(["flush", "--yes", "--model", MODEL], "vault0");
+    sees = site.line(flushed.text, "kv_cold at 127.0.0.1");
+    await until(async () => (await site.records(0)) === 0, "the flush");
+    await site.stop("vault0", "SIGTERM");
+    for (const name of ["data0", "state0"]) {
+      rmSync(site.path(name), { recursive: true });
+      cpSync(site.path("backup", name), site.path(name), { recursive: true });
+    }
+    await site.start("vault0", "vault");
+    await site.isWell();
+    kept = await site.records(0);
+    expect(kept).toBe(RECORDS);
+    note(
+      "the wrong model was flushed",
+      sees,
+      "engines compute it again; or restore the back-up: stop the vault, put both folders back, start it",
+      `${share(kept)}; no machine has to join again`,
+    );
+
+    // The archive cannot be written.
+    const archive = site.path("archive");
+    renameSync(archive, `${archive}.away`);
+    writeFileSync(archive, "");
+    await site.stop("vault0", "SIGTERM");
+    const refused = new Program(["vault", "--json", "--config", site.path("vault0.toml")]);
+    const { exitCode, stderr } = await refused.ended();
+    expect(exitCode).not.toBe(0);
+    const fatal = JSON.parse(stderr.trimEnd().split("\n").at(-1)!) as { msg: string };
+    rmSync(archive);
+    renameSync(`${archive}.away`, archive);
+    await site.start("vault0", "vault");
+    await site.isWell();
+    note(
+      "the archive's place is gone (not mounted)",
+      site.plain(fatal.msg),
+      "mount it, start the vault",
+      `no problem in \`tierkv status\`; ${share(await site.records(0))}`,
+    );
+
+    // A token leaks.
+    expect((await site.run(["revoke", hostname()], "vault1")).exitCode).toBe(0);
+    await until(async () => (await site.run(["status"])).text.includes("PROBLEM"), "the refusal");
+    sees = site.line((await site.run(["status"])).text, "PROBLEM");
+    await site.invite(1);
+    await site.isWell();
+    note(
+      "a machine's token leaked",
+      "`tierkv peers` on the vault's machine lists machines with their last contact",
+      "there `tierkv revoke gpu-box`, then `tierkv invite`; on gpu-box the printed line",
+      `in between: ${code(sees)}; then no problem, without a restart of the sidecar`,
+    );
+
+    // A vault's host is lost for good.
+    await site.stop("vault1", "SIGKILL");
+    for (const name of ["data1", "state1"]) rmSync(site.path(name), { recursive: true });
+    sees = site.line((await site.run(["status"])).text, "PROBLEM");
+    expect((await site.run(["vaults", "remove", site.address(1)])).exitCode).toBe(0);
+    await site.stop("engine", "SIGTERM");
+    await site.start("engine", "sidecar");
+    await site.isWell();
+    expect(await site.records(0)).toBe(RECORDS);
+    note(
+      "a vault's host is lost",
+      sees,
+      "on each engine's machine: `tierkv vaults remove B:50051`, and start the sidecar again",
+      "no problem; what it held is computed again, unless `redundancy` is `copies:2`",
+    );
+
+    console.log(
+      `game day ${JSON.stringify({ faults: rows.length, records: RECORDS, failures: 0 })}`,
+    );
+    const table = rows.map(
+      (row) =>
+        `| ${row.fault} | ${isCommand(row.sees) ? row.sees : code(row.sees)} | ${row.types} | ${row.afterwards} |`,
+    );
+    await expect(`${HEAD}${table.join("\n")}\n${TAIL}`).toMatchFileSnapshot(
+      "../../docs/how-to/runbook.md",
+    );
+  },
+  TEST_MS_MAX,
+);
+
+const isCommand = (text: string): boolean => text.includes("`");
+
+const HEAD = `# Bad days
+
+Requests are answered during all of this; at worst, engines compute their prompts. Each row below was rehearsed with real programs
+(\`npm run test:long -- --only gameDay\`, which also renews this page); \`A\` and \`B\` are vaults, \`gpu-box\` is the engine's machine. [Alerts](alerts.md) have a page of their own,
+injected faults [another](../faults.md).
+
+| fault | what you see | what to do | afterwards |
+|---|---|---|---|
+`;
+
+const TAIL = `
+## Back-up and restore of a vault
+
+A vault is two folders: \`[vault] data_dir\` (records, names of models, flushes) and \`state_dir\` (certificate, key, machines that have joined; secret). A service has both in \`/var/lib/tierkv\`.
+
+\`\`\`
+systemctl stop tierkv-vault
+cp -a /var/lib/tierkv /backup/          # or a snapshot of the file system
+systemctl start tierkv-vault
+\`\`\`
+
+To restore, stop the vault, put both folders back, and start it: also on another host, if it gets the same address. Machines need not join again. A back-up brings back what was flushed after it was made, so flush again what must
+stay gone. Without a stop, \`[vault] archive\` keeps copies of full segments in a bucket or folder; it has records, no secrets. Losing a vault loses no answer: records are a cache, so a back-up saves only time.
+`;
