@@ -104,7 +104,7 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
       ...describe(`${model} (${engine})`, prompts),
       ...(allows === null ? [] : describeAllowance(allows)).map((line) => `  ${line}`),
     ]),
-    ...(outlooks.length === 0 ? [NO_ENGINE] : []),
+    ...(outlooks.length === 0 && seen.sidecar !== null ? [NO_ENGINE] : []),
   ];
   call.print({ helps, findings: found, vaults, engines: outlooks }, lines);
   return helps && !found.some(isProblem);

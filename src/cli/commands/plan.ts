@@ -122,7 +122,9 @@ async function planFor(
   const { vault } = call.options;
   const bytes = vault === undefined ? VAULTS_DEFAULT : [sizeOf("--vault", vault)];
   const { name, tokenBytes, stateBytes, shape } = weigher;
-  const prompts = PROMPTS.map((tokens) => promptRow(weigher, tokens, links));
+  const prompts = promptsUpTo(weigher.longestTokens).map((tokens) =>
+    promptRow(weigher, tokens, links),
+  );
   const vaults = bytes.map((size) => ({ bytes: size, tokens: size / tokenBytes }));
   const forecast = await forecastOf(call, weigher, vaults, links);
   return {
@@ -138,6 +140,12 @@ async function planFor(
   };
 }
 
+/** Lengths of prompts to show: no longer than the engine takes. */
+const promptsUpTo = (longest: number): number[] =>
+  longest > (PROMPTS.at(-1) ?? 0)
+    ? PROMPTS
+    : [...PROMPTS.filter((tokens) => tokens < longest), longest];
+
 const NO_ENGINE = "No engine is connected to the sidecar: start one, or name a model with --model.";
 
 function shapeOf({ model = "", kvDtype = "" }: PlanFlags, isInt8: boolean): ModelShape {
@@ -151,6 +159,7 @@ function ofModel(shape: ModelShape, computeS: Weigher["computeS"]): Weigher {
     tokenBytes: storedBytesPerToken(shape),
     stateBytes: shape.states?.bytes ?? 0,
     isMost: false,
+    longestTokens: Infinity,
     engineBytes: (tokens) => engineBytes(shape, tokens),
     restoredBytes: (tokens) => restoredBytes(shape, tokens),
     computeS,
@@ -172,6 +181,7 @@ function ofEngine(engine: EngineStatus, linear: Weigher["computeS"]): Weigher[] 
       tokenBytes: footprint.tokenBytes,
       stateBytes: footprint.stateBytes,
       isMost: !footprint.isMeasured,
+      longestTokens: forecast.at(-1)?.tokens ?? Infinity,
       engineBytes: () => null,
       restoredBytes: interpolated(wire),
       computeS: linear ?? (computed.length === 0 ? null : interpolated(computed)),

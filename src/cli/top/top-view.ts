@@ -202,10 +202,26 @@ export function causes(counters: Readonly<Record<string, number>>): [string, num
 
 function describeMisses({ counters }: SidecarStatus): string[] {
   const all = causes(counters);
-  if (all.length === 0) return ["why prompts missed", "none has"];
+  const unasked = notLookedUp(counters);
+  if (all.length === 0) return ["why prompts missed", "none has", ...unasked];
   const shown = all.slice(0, MISSES_SHOWN).map(([reason, count]) => [String(count), reason]);
   const rows = table(shown).map((row, at) => `${row}: ${reasonText(all[at]?.[0] ?? "")}`);
-  return ["why prompts missed (`tierkv explain` names each)", ...rows];
+  return ["why prompts missed (`tierkv explain` names each)", ...rows, ...unasked];
+}
+
+/** Prompts that engines never asked for, by the shim's counters. */
+const UNASKED: Readonly<Record<string, string>> = {
+  shim_prompts_below_block: "not longer than a block",
+  shim_prompts_below_gain: "computed sooner than looked up",
+  shim_requests_untouched: "not cacheable",
+};
+
+function notLookedUp(counters: Readonly<Record<string, number>>): string[] {
+  const parts = Object.entries(UNASKED).flatMap(([name, what]) => {
+    const count = counters[name] ?? 0;
+    return count === 0 ? [] : [`${count} ${what}`];
+  });
+  return parts.length === 0 ? [] : [`prompts not looked up: ${parts.join(", ")}`];
 }
 
 function describeRestores(restores: readonly Account[]): string[] {

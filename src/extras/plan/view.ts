@@ -18,6 +18,8 @@ export interface Weigher {
   isMost: boolean;
   /** Bytes of each boundary in a vault; 0: no recurrent states. */
   stateBytes: number;
+  /** Longest prompt, in tokens, that the engine takes; Infinity: not known. */
+  longestTokens: number;
   engineBytes(tokens: number): number | null;
   restoredBytes(tokens: number): number;
   /** null: not known. */

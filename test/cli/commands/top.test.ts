@@ -97,6 +97,34 @@ test("bytes per second come from two pictures", async () => {
   expect(lines.find((line) => line.startsWith("fetched"))).toContain("2.5 MB/s now");
 });
 
+test("prompts that engines never asked for are counted by their reason", async () => {
+  const scene = await openRestored();
+  const status = scene.sidecar.status();
+  const lines = (counters: object): string => {
+    const shown = { ...status, counters: { ...status.counters, ...counters } };
+    return describeTop({ status: shown, fleet: null, before: null, findings: [] }, LOOK).join("\n");
+  };
+  expect(lines({})).not.toContain("not looked up");
+  expect(lines({ shim_prompts_below_gain: 7, shim_prompts_below_block: 2 })).toContain(
+    "prompts not looked up: 2 not longer than a block, 7 computed sooner than looked up",
+  );
+});
+
+test("a vault of both classes is one row, and records on its disk are counted", async () => {
+  const scene = await openRestored();
+  const status = scene.sidecar.status();
+  const [kv] = status.vaults.kv;
+  const disk = { usedBytes: 1e6, maxBytes: 1e9, records: 26, failing: false };
+  const seen = { ...kv!.seen!, records: 0, disk };
+  const both = { ...kv!, share: 1, seen };
+  const shown = { ...status, vaults: { kv: [both], ssm: [both] } };
+  const text = describeTop({ status: shown, fleet: null, before: null, findings: [] }, LOOK).join(
+    "\n",
+  );
+  expect(text.match(/^kv, ssm +up .* 0, 26 on disk /gm)).toHaveLength(1);
+  expect(text).not.toMatch(/^ssm /m);
+});
+
 test("a gateway's engines are shown, where a sidecar runs and where none does", async () => {
   const publisher = await new SimPublisher().start();
   onTestFinished(() => publisher.stop());
