@@ -143,6 +143,7 @@ class Site {
       .replaceAll(this.address(0), "A:50051")
       .replaceAll(this.address(1), "B:50051")
       .replaceAll(`port ${this.ports[0]}`, "port 50051")
+      .replaceAll(`port ${this.ports[1]}`, "port 50051")
       .replaceAll(this.dir, "")
       .replaceAll(hostname(), "gpu-box")
       .replaceAll(/[\d.]+ k?B freed, [\d.]+ [kM]?B on disk/g, "N B freed, N B on disk");

@@ -89,6 +89,9 @@ test("a running engine: what it stores a token, what its prompts cost, and the b
   expect(footprint!.tokenBytes).toBeGreaterThan(0);
   // The scene's engine computes a token a second.
   expect(result.models[0]!.prompts[0]!.computeS).toBeGreaterThan(4000);
+  // No longer than the engine takes.
+  const { tokens: longest } = sidecar.status().engines[0]!.forecast.at(-1)!;
+  expect(result.models[0]!.prompts.at(-1)!.tokens).toBe(Math.min(longest, 131_072));
   const shown = await runInside(["plan", "--socket", sidecar.socketPath]);
   expect(shown.stdout).toContain(`${model}: a running engine`);
   expect(shown.stdout).toMatch(/a token: .* in a vault$/m);
