@@ -5,7 +5,7 @@ import type { Reader } from "./reader.ts";
 
 /** Where a prompt stops matching an earlier one of the same engine. Token ids are the model's. */
 export interface Divergence {
-  /** What differs; `salt` and `picture`: the tokens are equal, and these are not. */
+  /** Kind of the difference; `salt` and `picture`: the tokens are equal, and these are not. */
   what: "tokens" | "salt" | "picture";
   /** Tokens that are equal before it. */
   at: number;

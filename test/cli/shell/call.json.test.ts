@@ -2,15 +2,15 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { runInside } from "../support/command-line.ts";
-import { renderJsonPage } from "../support/json-page.ts";
-import { openSidecar, testDirectory } from "../support/sidecars.ts";
-import { openClient, openVault } from "../support/vaults.ts";
+import { runInside } from "../../support/command-line.ts";
+import { renderJsonPage } from "../../support/json-page.ts";
+import { openSidecar, testDirectory } from "../../support/sidecars.ts";
+import { openClient, openVault } from "../../support/vaults.ts";
 
 const PAGE = renderJsonPage();
 
-test("docs/json.md is current; renew it with `npx vitest run -c test/vitest.config.ts test/cli/json-page.test.ts -u`", async () => {
-  await expect(PAGE).toMatchFileSnapshot("../../docs/json.md");
+test("docs/json.md is current; renew it with `npx vitest run -c test/vitest.config.ts test/cli/shell/call.json.test.ts -u`", async () => {
+  await expect(PAGE).toMatchFileSnapshot("../../../docs/json.md");
 });
 
 /** Names of all fields in a value; keys of maps by address, counter or class are left out. */
