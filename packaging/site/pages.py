@@ -22,7 +22,7 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001 - named by MkDocs
     """Leave the text of a link whose target is no page of the site."""
     folder = posixpath.dirname(page.file.src_uri)
 

@@ -76,7 +76,7 @@ function describe(targets: readonly TargetStatus[], columns: number): string[] {
 
 /** Returns lines below the table: a vault's traffic, sessions and disk, or a sidecar's work. */
 function remark(status: TargetStatus, name: string): string[] {
-  const { engines, kvCodec, counters, disk, fidelity, forms, traffic, travel, pools } = status;
+  const { counters, disk, traffic } = status;
   if (traffic !== null) {
     const lines = [describeTraffic(traffic), ...describeSessions(status)].map(
       (text) => `${name}: ${text}`,
@@ -84,14 +84,22 @@ function remark(status: TargetStatus, name: string): string[] {
     if (disk === null) return lines;
     return [...lines, `${name}: ${describeDisk(disk, counters?.["disk_alarms"] ?? 0)}`];
   }
-  if (engines === null || counters === null) return [];
+  return counters === null ? [] : describeWork(status, counters);
+}
+
+/** Describes a sidecar's engines, blocks and forms; nothing of another target. */
+function describeWork(
+  { engines, kvCodec, fidelity, forms, travel, pools }: TargetStatus,
+  counters: NonNullable<TargetStatus["counters"]>,
+): string[] {
+  if (engines === null) return [];
   const count = (counter: string): number => counters[counter] ?? 0;
   const restored =
     count("blocks_restored_vault") +
     count("blocks_restored_shared") +
     count("blocks_restored_local");
-  const form = kvCodec === null ? "" : ` (${showCodec(kvCodec)})`;
-  const sizes = `${showBytes(count("bytes_saved"))}, stored as ${showBytes(count("bytes_sent"))}${form}`;
+  const stored = `${showBytes(count("bytes_sent"))} (${showCodec(kvCodec ?? "raw")})`;
+  const sizes = `${showBytes(count("bytes_saved"))}, stored as ${stored}`;
   const saved = `${count("blocks_saved")} blocks saved (${sizes})`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [

@@ -18,45 +18,59 @@ export interface Sizes {
 
 /** Returns what a vault's sizes and folders exceed or share on this machine; makes nothing. */
 export function vaultSizes(config: Config): Sizes {
-  const { maxBytes, dataDir, diskBytes, archive } = config.vault;
-  const problems: FileProblem[] = [];
-  const notes: string[] = [];
-  const refuse = (name: string, value: number, reason: string, fix: string): void => {
-    const key = `[vault] ${name}`;
-    const where = placeOf(config, ["vault", name]);
-    const details = { where, key, value: String(value), reason, fix };
-    problems.push({ key, error: new TierkvError("CONFIG_BAD_VALUE", details) });
-  };
-  if (maxBytes !== null && maxBytes > totalmem()) {
-    const most = `this machine has ${showBytes(totalmem())} of memory`;
-    refuse("max_bytes", maxBytes, most, "write less, or leave it out for half of the free memory");
-  }
+  const { dataDir } = config.vault;
+  const found: Sizes = { problems: [], notes: [] };
+  checkMemory(config, found);
   const place = dataDir === null ? null : nearest(dataDir);
-  if (place !== null && diskBytes !== null) {
-    const disk = statfsSync(place);
-    const [all, free] = [disk.blocks * disk.bsize, disk.bavail * disk.bsize];
-    if (diskBytes > all) {
-      const most = `the disk of ${dataDir} has ${showBytes(all)}`;
-      refuse(
-        "disk_bytes",
-        diskBytes,
-        most,
-        "write less, or leave it out for a share of what is free",
-      );
-    } else if (diskBytes > free) {
-      notes.push(
-        `[vault] disk_bytes = ${diskBytes}: the disk of ${dataDir} has ${showBytes(free)} free, with what the vault has there already`,
-      );
-    }
-  }
-  const away =
-    archive?.startsWith(FILE_URL) === true ? nearest(archive.slice(FILE_URL.length)) : null;
-  if (place !== null && away !== null && statSync(away).dev === statSync(place).dev) {
+  if (place === null) return found;
+  checkDisk(config, place, found);
+  checkArchive(config, place, found);
+  return found;
+}
+
+function checkMemory(config: Config, { problems }: Sizes): void {
+  const { maxBytes } = config.vault;
+  if (maxBytes === null || maxBytes <= totalmem()) return;
+  const reason = `this machine has ${showBytes(totalmem())} of memory`;
+  const fix = "write less, or leave it out for half of the free memory";
+  problems.push(refusal(config, "max_bytes", maxBytes, { reason, fix }));
+}
+
+/** `place`: a folder on the disk of data_dir. */
+function checkDisk(config: Config, place: string, { problems, notes }: Sizes): void {
+  const { dataDir, diskBytes } = config.vault;
+  if (diskBytes === null) return;
+  const disk = statfsSync(place);
+  const [all, free] = [disk.blocks * disk.bsize, disk.bavail * disk.bsize];
+  if (diskBytes > all) {
+    const reason = `the disk of ${dataDir} has ${showBytes(all)}`;
+    const fix = "write less, or leave it out for a share of what is free";
+    problems.push(refusal(config, "disk_bytes", diskBytes, { reason, fix }));
+  } else if (diskBytes > free) {
     notes.push(
-      `[vault] archive = ${JSON.stringify(archive)} is on the same disk as data_dir, and would be lost with it; is it mounted?`,
+      `[vault] disk_bytes = ${diskBytes}: the disk of ${dataDir} has ${showBytes(free)} free, with what the vault has there already`,
     );
   }
-  return { problems, notes };
+}
+
+function checkArchive({ vault: { archive } }: Config, place: string, { notes }: Sizes): void {
+  if (archive?.startsWith(FILE_URL) !== true) return;
+  const away = nearest(archive.slice(FILE_URL.length));
+  if (away === null || statSync(away).dev !== statSync(place).dev) return;
+  notes.push(
+    `[vault] archive = ${JSON.stringify(archive)} is on the same disk as data_dir, and would be lost with it; is it mounted?`,
+  );
+}
+
+function refusal(
+  config: Config,
+  name: string,
+  value: number,
+  told: { reason: string; fix: string },
+): FileProblem {
+  const key = `[vault] ${name}`;
+  const details = { where: placeOf(config, ["vault", name]), key, value: String(value), ...told };
+  return { key, error: new TierkvError("CONFIG_BAD_VALUE", details) };
 }
 
 /** Returns the folder, or its nearest parent that is there; null: this user cannot see it, which the check of folders says. */
