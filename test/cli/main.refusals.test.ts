@@ -11,7 +11,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { encodeFrame } from "../../src/sidecar/socket/frames.ts";
 import { foreignDirectory, underSmallDisk } from "../support/circumstances.ts";
 import { UNDER_FEW_FILES, UNDER_PERMISSIONS } from "../support/circumstances.ts";
-import { quickest, runInside, runProgram } from "../support/command-line.ts";
+import { lastLine, quickest, runInside, runProgram } from "../support/command-line.ts";
 import type { Outcome, ProgramOptions } from "../support/command-line.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { closeAfterTest } from "../support/vaults.ts";
@@ -63,15 +63,6 @@ const program =
   (argv: readonly string[], options: ProgramOptions = {}): (() => Promise<Outcome>) =>
   () =>
     runProgram(argv, options);
-
-/** Returns the last line of a command; of a program that logs, its fatal line in the form of a command's. */
-function lastLine(stderr: string): string {
-  const line = stderr.trimEnd().split("\n").at(-1) ?? "";
-  if (!line.startsWith("{")) return line;
-  const { level, msg, code } = JSON.parse(line) as Record<string, string>;
-  expect(level).toBe("fatal");
-  return `tierkv: ${msg} (${code})`;
-}
 
 function write(name: string, text: string | Uint8Array): string {
   const path = join(dir, name);

@@ -133,6 +133,15 @@ export async function runProgram(
   }
 }
 
+/** Returns the last line of a command; of a program that logs, its fatal line in the form of a command's. */
+export function lastLine(stderr: string): string {
+  const line = stderr.trimEnd().split("\n").at(-1) ?? "";
+  if (!line.startsWith("{")) return line;
+  const { level, msg, code } = JSON.parse(line) as Record<string, string>;
+  if (level !== "fatal") throw new Error(`the last line is of level ${level}: ${msg}`);
+  return `tierkv: ${msg} (${code})`;
+}
+
 const REFUSAL_MS_MAX = 1000;
 /** Attempts, of which the quickest counts, because the machine may be busy. */
 const ATTEMPTS = 3;
