@@ -227,12 +227,7 @@ async function main() {
   // vLLM's CPU build is optional, because it takes gigabytes and only the demo and tests use it.
   const engines = process.argv.includes("--without-engine")
     ? []
-    : [
-        engine,
-        ...releases.map(engineOf),
-        ...(isNightly || process.argv.includes("--with-sglang") ? [sglang] : []),
-        ...(isNightly ? [mlx] : []),
-      ];
+    : [engine, ...releases.map(engineOf), ...(isNightly ? [sglang, mlx] : [])];
   const steps = [nodeModules, nativeCore, typescript];
   if ([...steps, ...engines].every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);

@@ -192,10 +192,6 @@ export const STAGES = [
     env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE },
     beside: "vitest",
   },
-  {
-    ...pytest("sglang", ENGINE_TIMEOUT_MS, "-m", "not nightly", ...SGLANG),
-    beside: "vitest",
-  },
 ];
 
 const CHECKS_OF = {
@@ -318,7 +314,7 @@ export const NIGHTLY = [
     ...pytest("shim nightly", SHIM_TIMEOUT_MS, "python-shim/tests"),
     env: { TIERKV_TEST_LONG: "on" },
   },
-  { ...pytest("sglang nightly", NIGHTLY_TIMEOUT_MS, ...SGLANG), env: RECORD },
+  { ...pytest("sglang", NIGHTLY_TIMEOUT_MS, ...SGLANG), env: RECORD },
   // mlx-lm in its own environment; EXO where TIERKV_TEST_EXO names a checkout with its .venv.
   { ...pytest("mlx", NIGHTLY_TIMEOUT_MS, ...MLX), env: RECORD },
   {
