@@ -104,9 +104,9 @@ def test_sigterm_ends_an_engine_in_the_same_way(slow: Slow) -> None:
     saved, dropped = slow.settled()
     slow.fill(1010)
     slow.server.stop()
+    assert slow.cluster.saved() - saved < BLOCKS, "the engine ended after everything was saved"
     try:
         wait_until(lambda: sum(slow.settled()) == saved + dropped + BLOCKS, "each block is counted")
     except AssertionError as error:
         counts = {name: count for name, count in slow.cluster.counters().items() if count}
         raise AssertionError(f"{saved} saved and {dropped} dropped before; now {counts}") from error
-    assert slow.cluster.saved() - saved < BLOCKS
