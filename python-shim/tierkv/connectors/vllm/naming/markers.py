@@ -5,7 +5,8 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.naming.weights import UnknownWeightsError, places
+from tierkv.connectors.vllm.naming.files import UnknownWeightsError
+from tierkv.connectors.vllm.naming.weights import places
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
