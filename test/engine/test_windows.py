@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.models import PLAIN, Models, prompt
+from harness.processes import wait_until
 from harness.releases import MAIN
 from tierkv.connectors.vllm.limits import STALL_MS_DEFAULT
 
@@ -129,6 +130,9 @@ def bench(one_engine: Bench) -> Iterator[Bench]:
     one_engine.engine.wait_up()
     one_engine.engine.call("finish")
     one_engine.engine.empty()
+    cluster = one_engine.cluster
+    cluster.wait_restoring()
+    wait_until(lambda: cluster.status()["vaults"]["kv"][0]["state"] == "up", "the vault is up")
 
 
 def test_all_of_a_prompt_larger_than_the_arena_comes_back(bench: Bench) -> None:
