@@ -6,7 +6,7 @@ import { isTierkvError } from "../../src/base/errors.ts";
 import { armedFailpoints, armFailpoints, failpoint } from "../../src/base/failpoint.ts";
 import type { Circumstances } from "../../src/base/failpoint.ts";
 import { createLogger } from "../../src/base/log.ts";
-import { runProgram } from "../support/command-line.ts";
+import { lastLine, runProgram } from "../support/command-line.ts";
 import { testDirectory } from "../support/sidecars.ts";
 
 const lines: string[] = [];
@@ -76,6 +76,6 @@ test("a sidecar on the network does not start with one", async () => {
   writeFileSync(config, '[cluster]\nrole = "inference"\nkv_cold = "10.9.8.7:50051"\n');
   const env = { TIERKV_FAILPOINTS: "sidecar.fetch.begun=return" };
   const { exitCode, stderr } = await runProgram(["sidecar", "--config", config], { env });
-  expect(stderr).toContain("(FAILPOINTS)");
+  expect(lastLine(stderr)).toContain("(FAILPOINTS)");
   expect(exitCode).toBe(2);
 });

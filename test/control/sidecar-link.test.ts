@@ -77,7 +77,7 @@ test("says hello as status, pings, and reads the status, also from crumbs", asyn
 test("no socket, and a socket nobody listens on, are told apart", async () => {
   await expect(new SidecarLink(path, []).hello(1000)).rejects.toMatchObject({
     code: "SIDECAR_DOWN",
-    message: `sidecar at ${path} does not answer: there is no socket; start it with \`tierkv sidecar\``,
+    message: `sidecar at ${path} does not answer: there is no socket; an engine with tierKV starts it, or start it with \`tierkv sidecar\``,
   });
   await listen(() => {});
   // Out of the way of what removes it.

@@ -8,7 +8,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { POOL_VAULTS_MAX } from "../../../src/base/limits/pool.ts";
 import { decodeJoinCode, encodeJoinCode } from "../../../src/cli/join/join-code.ts";
 import { certificate } from "../../support/closed-vaults.ts";
-import { Program, runInside, runProgram } from "../../support/command-line.ts";
+import { lastLine, Program, runInside, runProgram } from "../../support/command-line.ts";
 import type { Outcome } from "../../support/command-line.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
@@ -362,7 +362,9 @@ describe("refused with the fix", () => {
     const args = ["vault", "--role", "cold", "--listen", "0.0.0.0:0", "--max-bytes", "16MiB"];
     const { exitCode, stderr } = await runProgram(args, { env: { HOME: vaultHome } });
     expect(exitCode).toBe(2);
-    expect(stderr).toMatch(/vault\.pem: it cannot be .*\[vault\] state_dir.*\(CREDENTIALS\)/);
+    expect(lastLine(stderr)).toMatch(
+      /vault\.pem: it cannot be .*\[vault\] state_dir.*\(CREDENTIALS\)/,
+    );
   });
 
   test("an invitation to a vault that asks nobody, or has certificates of a CA", async () => {

@@ -43,7 +43,7 @@ async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<s
   const archive = new Archive(store);
   const vaults = { kv: [store], ssm: [] };
   const link = new Link();
-  if (farMs !== null) archive.cost = { firstMs: farMs, nextMs: 1 };
+  if (farMs !== null) link.farPace = { firstMs: farMs, nextMs: 1 };
   const fetcher = new Fetcher({
     cache,
     arena: arena.id,

@@ -169,13 +169,15 @@ test("over a slow link a certified model's blocks become small, and status and e
   expect(sidecar.counters.get("bytes_sent") - before).toBe(32 * (INT8_RECORD + MEANS) + EXACT);
   const { address, form } = sidecar.status().vaults.kv[0]!;
   expect(form).toMatchObject({ codec: LOSSY.name, why: "sooner" });
-  expect(showForm(form!)).toMatch(/: restores fastest, link \d.*B\/s$/);
+  expect(showForm(form!)).toMatch(
+    /: restores fastest at \d.*B\/s, the link's rate in its latest transfers$/,
+  );
   const asked = engine.prefetch(hashesOf(second!));
   const view = await engine.done(asked);
   expect([view.reason, engine.holds(view, 0, second![0]!)]).toEqual(["complete", false]);
   const [account] = sidecar.explain("", 1);
-  const line = `  stored:  ${address} takes blocks as ${showForm(account!.forms![0]!)}`;
-  expect(explained(account!)).toContain(line);
+  const stored = `as ${showForm(account!.forms![0]!)} (${address})`;
+  expect(explained(account!).join("\n")).toContain(stored);
   expect(explained(account!).join("\n")).toContain(
     `INT8 (${LOSSY.name}), certified on 2026-11-28 with KLD 2.1e-5`,
   );
