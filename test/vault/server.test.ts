@@ -97,25 +97,20 @@ describe("start", () => {
 });
 
 describe("stop", () => {
-  // Nightly: one in about ten of these fetches loses its last bytes to the end of the connection.
-  test(
-    "finishes the fetch under way, takes nothing new, and may be asked twice",
-    { tags: ["nightly"] },
-    async () => {
-      const vault = await openVault();
-      const client = openClient(vault);
-      const records = makeRecords(20, { payloadBytes: MIB });
-      await client.put(NAMESPACE, records, SOON_MS);
-      const fetching = client.take(NAMESPACE, keysOf(records), SOON_MS);
-      await until(() => (vault.stats().counters["fetched_bytes"] ?? 0) > MIB, "the first record");
-      const closing = [vault.close(), vault.close()];
-      expect((await fetching).records.size).toBe(20);
-      await Promise.all(closing);
-      await expect(openClient(vault).hello(SOON_MS)).rejects.toMatchObject({ code: "VAULT_DOWN" });
-      // The port is free again.
-      await start(at("127.0.0.1", Number(vault.address.split(":")[1])));
-    },
-  );
+  test("finishes the fetch under way, takes nothing new, and may be asked twice", async () => {
+    const vault = await openVault();
+    const client = openClient(vault);
+    const records = makeRecords(20, { payloadBytes: MIB });
+    await client.put(NAMESPACE, records, SOON_MS);
+    const fetching = client.take(NAMESPACE, keysOf(records), SOON_MS);
+    await until(() => (vault.stats().counters["fetched_bytes"] ?? 0) > MIB, "the first record");
+    const closing = [vault.close(), vault.close()];
+    expect((await fetching).records.size).toBe(20);
+    await Promise.all(closing);
+    await expect(openClient(vault).hello(SOON_MS)).rejects.toMatchObject({ code: "VAULT_DOWN" });
+    // The port is free again.
+    await start(at("127.0.0.1", Number(vault.address.split(":")[1])));
+  });
 
   test("cuts off a call that does not end, within its time", async () => {
     const vault = await openVault();

@@ -72,6 +72,8 @@ pub struct ListenerStatus {
     pub sessions: f64,
     /// Open fetches and stores.
     pub requests: f64,
+    /// Lanes that still send what they took of requests, open or not.
+    pub sending: f64,
     /// Counters since the start, by name.
     pub counts: HashMap<String, f64>,
 }
@@ -201,6 +203,7 @@ pub fn listener_status(id: u32) -> napi::Result<ListenerStatus> {
             lanes: size(status.lanes),
             sessions: size(status.sessions),
             requests: size(status.requests),
+            sending: size(status.sending),
             counts: counts.map(|(name, n)| (name.to_owned(), number(n))).collect(),
         })
     })

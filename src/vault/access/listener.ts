@@ -176,9 +176,13 @@ export class VaultListener {
     if (!this.#isClosed) listenerDrain(this.#id);
   }
 
-  /** Resolves when the open lane requests have ended. */
+  /** Resolves when the open lane requests have ended, and their last bytes were sent. */
   async idle(): Promise<void> {
-    while (!this.#isClosed && listenerStatus(this.#id).requests > 0) await sleep(LISTENER_POLL_MS);
+    const isBusy = (): boolean => {
+      const { requests, sending } = listenerStatus(this.#id);
+      return requests + sending > 0;
+    };
+    while (!this.#isClosed && isBusy()) await sleep(LISTENER_POLL_MS);
   }
 
   /** Cuts every connection. Idempotent. */

@@ -33,23 +33,9 @@ pub fn run(count: u64) {
     });
     print("records", "", count as f64);
     print("skipped", "", skipped as f64);
-    print("idlePin", "ms", idle.wall);
-    print("slowestPin", "ms", slowest.wall);
-    print("slowestHold", "ms", slowest.awake);
+    print("idlePin", "ms", idle);
+    print("slowestPin", "ms", slowest);
     print("onDisk", "", store.disk_stats().records as f64);
-}
-
-/// The slowest pins, in ms: by the clock, and less the time in which the thread was ready and had no processor.
-#[derive(Default)]
-struct Slowest {
-    wall: f64,
-    awake: f64,
-}
-
-/// Time in ms that this thread has waited for a processor, or zero where the kernel does not count it.
-fn queued_ms() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    text.split(' ').nth(1).and_then(|ns| ns.parse::<f64>().ok()).map_or(0.0, |ns| ns / 1e6)
 }
 
 /// Pins one record after another until the time is over or `is_over`.
@@ -58,16 +44,13 @@ fn slowest_pin_ms(
     count: u64,
     time: Duration,
     is_over: impl Fn(&Store) -> bool,
-) -> Slowest {
-    let (begun, mut number) = (Instant::now(), 0_u64);
-    let mut slowest = Slowest::default();
+) -> f64 {
+    let (begun, mut slowest, mut number) = (Instant::now(), 0.0_f64, 0_u64);
     while begun.elapsed() < time && !(number.is_multiple_of(1024) && number > 0 && is_over(store)) {
         let key = key(number.wrapping_mul(7919) % count);
-        let (queued, pinned) = (queued_ms(), Instant::now());
+        let pinned = Instant::now();
         drop(store.pin_resident(&key));
-        let took = ms(pinned);
-        slowest.wall = slowest.wall.max(took);
-        slowest.awake = slowest.awake.max(took - (queued_ms() - queued));
+        slowest = slowest.max(ms(pinned));
         number += 1;
         thread::sleep(Duration::from_micros(100));
     }

@@ -1,15 +1,20 @@
 //! Owns the proof that records travel: stored and fetched over lanes, every byte where it belongs.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use tierkv_core::codec::Codec;
 use tierkv_core::lane::client::Outcome;
+use tierkv_core::lane::frame::{FRAME_BYTES, Frame, Kind};
 use tierkv_core::limits::{LANE_CHUNK_BYTES, LANE_PROBE_CHUNKS_MAX};
 
+use super::IS_SECURE;
 use super::stand::{
     ACCEPTED, BAD, Engine, Lanes, MISSING, NAMESPACE, PRESENT, Shape, Vault, bytes_of, key,
-    new_store, outgoing,
+    new_store, outgoing, until,
 };
+use super::wires::hello;
 
 fn travels(vault: &Vault, lanes: u16, shape: Shape, codec: Codec) {
     let engine = Engine::new(shape, 10);
@@ -52,6 +57,40 @@ fn a_unix_socket_carries_lanes_too() {
     std::fs::create_dir_all(&dir).unwrap();
     let address = format!("unix:{}", dir.join("vault.sock").display());
     travels(&Vault::at(&address, new_store(), |_| {}), 2, Shape::Strided, Codec::Int8);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_lane_sends_until_its_client_has_read_what_it_took() {
+    // A client by hand speaks in clear; and a Unix socket holds far less than the records, whatever the system's limits.
+    if IS_SECURE {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("tierkv-sending-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("vault.sock");
+    let vault = Vault::at(&format!("unix:{}", path.display()), new_store(), |_| {});
+    let engine = Engine::new(Shape::Strided, 8);
+    let numbers = [1, 2, 3, 4, 5];
+    let records = numbers.map(|number| engine.record(number, Codec::Raw));
+    let bytes: usize = records.iter().map(|record| bytes_of(record).len()).sum();
+    assert!(bytes < LANE_CHUNK_BYTES / 2, "a lane takes all at once");
+    let lanes = Lanes::open(&vault, 1);
+    lanes.store(records.to_vec());
+    drop(lanes);
+    until(|| vault.server.status().lanes == 0);
+    let mut socket = UnixStream::connect(&path).unwrap();
+    let mut send = |frame: Frame, body: &[u8]| {
+        socket.write_all(&[&frame.of(body).encode(), body].concat()).unwrap();
+    };
+    send(hello(0, 1), &vault.token());
+    let keys: Vec<u8> = numbers.iter().flat_map(|number| key(*number)).collect();
+    send(Frame::new(Kind::Fetch, 1), &[&NAMESPACE[..], &keys].concat());
+    until(|| vault.count("fetched_bytes") == bytes as u64 && vault.server.status().requests == 0);
+    assert_eq!(vault.server.status().sending, 1, "nobody has read it");
+    let mut all = vec![0; FRAME_BYTES + numbers.len() * FRAME_BYTES + bytes];
+    socket.read_exact(&mut all).unwrap();
+    until(|| vault.server.status().sending == 0);
     std::fs::remove_dir_all(dir).unwrap();
 }
 

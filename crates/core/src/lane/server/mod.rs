@@ -78,6 +78,8 @@ pub struct Status {
     pub sessions: usize,
     /// Open fetches and stores.
     pub requests: usize,
+    /// Lanes that still send what they took of requests, open or not.
+    pub sending: usize,
     /// Counters by name.
     pub counts: Vec<(&'static str, u64)>,
 }
@@ -185,6 +187,7 @@ impl Server {
             lanes: self.shared.connections.load(Ordering::Acquire),
             sessions: sessions.len(),
             requests: sessions.iter().map(|session| session.requests()).sum(),
+            sending: sessions.iter().map(|session| session.sending()).sum(),
             counts: self.shared.counts.snapshot(),
         }
     }

@@ -36,6 +36,8 @@ pub struct State {
     /// Number of the last fetch.
     pub last_fetch: u64,
     pub stores: HashMap<u32, StoreJob>,
+    /// Lanes whose thread has sent what it took, and waits for more.
+    pub idle: usize,
 }
 
 impl State {

@@ -63,6 +63,12 @@ impl Session {
         state.fetches.len() + state.stores.len()
     }
 
+    /// Lanes that have not sent all they took; a request whose last part they took is under way no more.
+    pub fn sending(&self) -> usize {
+        let state = self.state();
+        state.lanes.len().saturating_sub(state.idle)
+    }
+
     /// Adds a lane with `behind` lanes behind it.
     pub fn join(&self, stream: &Arc<dyn Stream>, behind: u16) -> Result<()> {
         let mut state = self.state();
@@ -156,7 +162,11 @@ impl Session {
                     state = self.state();
                 }
                 None if batch.frames() > 0 => return Ok(()),
-                None => state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    state.idle += 1;
+                    state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.idle -= 1;
+                }
             }
         }
     }
