@@ -3,9 +3,9 @@ import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
-import { describe, figure, median, timed } from "./lib/figures.js";
+import { describe, figure } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
-import { TcpYardstick } from "./lib/tcp.js";
+import { plainSeconds } from "./lib/tcp.js";
 
 const SCRIPT = fileURLToPath(new URL("./real_sizes.py", import.meta.url));
 const TIMEOUT_MS = 900_000;
@@ -66,8 +66,6 @@ const LONG = {
 };
 const QUICK = [{ name: "llama-3.1-8b", ...SHORT }];
 const WATCH_MS = 50;
-const WIRE_BYTES = 512 * 2 ** 20;
-const WIRE_ROUNDS = 5;
 const LONG_TOKENS = 16_384;
 const WHOLE = { on: "ratio", least: 0.99 };
 const OVER_OWN_HIT = "an answer from the engine's own cache";
@@ -146,20 +144,6 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given, beside
   } finally {
     clearInterval(watch);
     await stand.close();
-  }
-}
-
-/** Returns the seconds of plain TCP for so many bytes, right after the restore. */
-async function plainSeconds(stand, bytes) {
-  const yardstick = await TcpYardstick.open(stand, WIRE_BYTES);
-  try {
-    const seconds = [];
-    for (let round = 0; round < WIRE_ROUNDS; round += 1) {
-      seconds.push(await timed(() => yardstick.receive()));
-    }
-    return (median(seconds) * bytes) / WIRE_BYTES;
-  } finally {
-    yardstick.close();
   }
 }
 

@@ -2,9 +2,9 @@
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
-import { describe, figure, median, quantile, timed } from "./lib/figures.js";
+import { describe, figure, quantile } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
-import { TcpYardstick } from "./lib/tcp.js";
+import { plainSeconds } from "./lib/tcp.js";
 
 const SCRIPT = fileURLToPath(new URL("./windows.py", import.meta.url));
 const TIMEOUT_MS = 1_800_000;
@@ -14,8 +14,6 @@ const TOKEN_BYTES = 128 * 2 ** 10;
 /** Compute time of a prompt's first token in us, as for a 70B model on one GPU. */
 const TOKEN_US = 200;
 const WATCH_MS = 50;
-const WIRE_BYTES = 512 * 2 ** 20;
-const WIRE_ROUNDS = 5;
 const WAITING = 64;
 /** What 24 GB hold: the engine's pages, the vault and the arena have 13.9 GB. */
 const CASE = { tokens: 49_155, arenaBytes: GIB, rounds: 3 };
@@ -74,24 +72,10 @@ async function measure({ tokens, arenaBytes, rounds }) {
     const args = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, `${value}`]);
     const { VLLM_CPU_KVCACHE_SPACE: _, ...env } = engineEnvironment(thisMachine().cores);
     const measured = await stand.python([SCRIPT, ...args], { env, timeoutMs: TIMEOUT_MS });
-    return { ...measured, peakBytes, wireS: await wireSeconds(stand, bytes) };
+    return { ...measured, peakBytes, wireS: await plainSeconds(stand, bytes) };
   } finally {
     clearInterval(watch);
     await stand.close();
-  }
-}
-
-/** Returns the seconds of plain TCP for so many bytes. */
-async function wireSeconds(stand, bytes) {
-  const yardstick = await TcpYardstick.open(stand, WIRE_BYTES);
-  try {
-    const seconds = [];
-    for (let round = 0; round < WIRE_ROUNDS; round += 1) {
-      seconds.push(await timed(() => yardstick.receive()));
-    }
-    return (median(seconds) * bytes) / WIRE_BYTES;
-  } finally {
-    yardstick.close();
   }
 }
 

@@ -2,11 +2,15 @@
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import { noise } from "./blocks.js";
+import { median, timed } from "./figures.js";
 
 const MIB = 2 ** 20;
 const WRITE_BYTES = MIB;
 /** Bytes queued in the kernel ahead, enough that it never runs dry. */
 const AHEAD_BYTES = 4 * MIB;
+/** Bytes of a round from which the time of more bytes follows, and rounds. */
+const SET_BYTES = 512 * MIB;
+const ROUNDS = 5;
 
 export const TCP_SAYS =
   "raw TCP: two Node processes over loopback, one connection, 1 MiB writes, reads straight into memory touched before; nothing is checked";
@@ -87,5 +91,19 @@ export class TcpYardstick {
   #onBytes(count) {
     this.#left -= count;
     if (this.#left === 0) this.#wake();
+  }
+}
+
+/** Returns the seconds in which so many bytes arrive over one plain connection. */
+export async function plainSeconds(stand, bytes) {
+  const yardstick = await TcpYardstick.open(stand, SET_BYTES);
+  try {
+    const seconds = [];
+    for (let round = 0; round < ROUNDS; round += 1) {
+      seconds.push(await timed(() => yardstick.receive()));
+    }
+    return (median(seconds) * bytes) / SET_BYTES;
+  } finally {
+    yardstick.close();
   }
 }

@@ -40,7 +40,6 @@ export function createLogger(name: string, options: LogOptions): Logger {
   );
 }
 
-/** Says nothing: for commands, which say by themselves what is wrong. */
 /** Returns a line as a log of that name has it, for a program's last error. */
 export function fatalLine(name: string, fields: object, msg: string): string {
   const lines: string[] = [];
@@ -49,6 +48,7 @@ export function fatalLine(name: string, fields: object, msg: string): string {
   return lines.join("").trimEnd();
 }
 
+/** Says nothing: for commands, which say by themselves what is wrong. */
 export const silent: Logger = pino({ level: "silent" }, { write: () => {} });
 
 function plainStream(destination: DestinationStream | undefined): DestinationStream {

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from tierkv.connectors.vllm.api.exempt import LIBRARY_PREFIXES
+
 #: Reason -> server arguments.
 _ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "the contents of the files it names are in the name": (
@@ -186,27 +188,7 @@ _ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 #: Beginnings of variables that may change what an engine computes.
-ENVIRONMENT_PREFIXES: Final = (
-    "SGLANG_",
-    "SGL_",
-    "TORCH",
-    "PYTORCH_",
-    "ATEN_",
-    "TRITON_",
-    "FLASHINFER_",
-    "FLASH_ATTENTION_",
-    "NVIDIA_TF32_OVERRIDE",
-    "CUBLAS",
-    "CUDNN",
-    "HIPBLAS",
-    "ROCBLAS",
-    "MIOPEN",
-    "ONEDNN_",
-    "DNNL_",
-    "MKL_",
-    "DG_",
-    "AITER_",
-)
+ENVIRONMENT_PREFIXES: Final = ("SGLANG_", "SGL_", "DG_", "AITER_", *LIBRARY_PREFIXES)
 #: Reason -> variables with such a beginning that do not.
 _ENVIRONMENT: Final[dict[str, tuple[str, ...]]] = {
     "where files lie or are kept": (

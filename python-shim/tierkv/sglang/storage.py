@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -167,36 +167,30 @@ class TierKVStorage(HiCacheStorage):
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """Give how many of `keys` can be read, from the first on; their fetch begins."""
-        try:
-            return self._look_up(keys, extra_info)
-        except Exception as error:  # the engine computes on without us
-            log.exception("tierKV: a look-up failed")
-            self._turn_off(f"a look-up failed ({error!r})")
-            return 0
+        return self._counted("a look-up", lambda: self._look_up(keys, extra_info))
 
     def batch_get_v1(
         self, keys: list[str], host_indices: Any, extra_info: Any = None
     ) -> list[bool]:
         """Fill the host's pages; True for those filled, which are the first ones."""
-        done = 0
-        try:
-            done = self._read(keys, host_indices, extra_info)
-        except Exception as error:  # the engine computes on without us
-            log.exception("tierKV: a read failed")
-            self._turn_off(f"a read failed ({error!r})")
+        done = self._counted("a read", lambda: self._read(keys, host_indices, extra_info))
         return [at < done for at in range(len(keys))]
 
     def batch_set_v1(
         self, keys: list[str], host_indices: Any, extra_info: Any = None
     ) -> list[bool]:
         """Copy the host's pages into slots; True for those handed over, which are the first ones."""
-        done = 0
-        try:
-            done = self._write(keys, host_indices, extra_info)
-        except Exception as error:  # the engine computes on without us
-            log.exception("tierKV: a write failed")
-            self._turn_off(f"a write failed ({error!r})")
+        done = self._counted("a write", lambda: self._write(keys, host_indices, extra_info))
         return [at < done for at in range(len(keys))]
+
+    def _counted(self, what: str, call: Callable[[], int]) -> int:
+        """Give the pages of a call; if it raises 0, and the engine computes on without us."""
+        try:
+            return call()
+        except Exception as error:
+            log.exception("tierKV: %s failed", what)
+            self._turn_off(f"{what} failed ({error!r})")
+            return 0
 
     def _look_up(self, keys: list[str], extra_info: Any) -> int:
         self._sweep()

@@ -23,8 +23,7 @@ export function addVaults(program: Command): void {
     .description(
       "Asks this machine's sidecar for each vault of its pools: share of the blocks, fill, read and write rates, and\n" +
         "state. A vault that has left its pool owns no blocks, and sidecars look up its remaining records for an hour.\n" +
-        "Unusable blocks miss an earlier one; misplaced\n" +
-        "blocks belong to another vault now. Exit code 1 if there is no vault.",
+        "Unusable blocks miss an earlier one; misplaced blocks belong to another vault now. Exit code 1 if there is no vault.",
     )
     .example("tierkv vaults ls --json")
     .does(list);

@@ -220,9 +220,8 @@ _CONFIG: Final[dict[str, tuple[str, ...]]] = {
         "EPLBConfig.log_balancedness_interval",
     ),
 }
-#: Prefixes of variables that may change what an engine computes.
-ENVIRONMENT_PREFIXES: Final = (
-    "VLLM_",
+#: Prefixes of variables that may change what the libraries below any engine compute.
+LIBRARY_PREFIXES: Final = (
     "TORCH",
     "PYTORCH_",
     "ATEN_",
@@ -239,6 +238,8 @@ ENVIRONMENT_PREFIXES: Final = (
     "DNNL_",
     "MKL_",
 )
+#: The same, with vLLM's own.
+ENVIRONMENT_PREFIXES: Final = ("VLLM_", *LIBRARY_PREFIXES)
 #: Reason -> variables with such a prefix that do not.
 _ENVIRONMENT: Final[dict[str, tuple[str, ...]]] = {
     "where files lie or are kept": (
