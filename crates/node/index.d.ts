@@ -519,6 +519,8 @@ export interface ListenerStatus {
   sessions: number
   /** Open fetches and stores. */
   requests: number
+  /** Lanes that still send what they took of requests, open or not. */
+  sending: number
   /** Counters since the start, by name. */
   counts: Record<string, number>
 }

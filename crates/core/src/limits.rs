@@ -77,6 +77,12 @@ pub const SESSION_KEY_BYTES: u64 = 340;
 /// Keys looked up at a time; the memory read for them must fit a core's own cache.
 pub const STORE_LOOKUP_KEYS: usize = 256;
 
+/// Records that are looked at in one turn with the store's lock while the disk catches up.
+pub const STORE_TURN_KEYS: usize = 64;
+
+/// Pause after such a turn, in us. Without it the thread has the lock again before one that waits for it has woken.
+pub const STORE_TURN_PAUSE_US: u64 = 100;
+
 /// Pieces of 1,024 entries that a scan visits under one lock: about 0.2 ms.
 pub const STORE_SCAN_PIECES: usize = 8;
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
 use crate::disk::index::Index;
 use crate::disk::{Disk, DiskOptions, DiskStats, Durability, Outcome, Resident, Residents};
 use crate::error::Result;
-use crate::limits::{DISK_STALL_MS, STORE_LOOKUP_KEYS};
+use crate::limits::{DISK_STALL_MS, STORE_LOOKUP_KEYS, STORE_TURN_KEYS, STORE_TURN_PAUSE_US};
 use crate::memory::Shape;
 
 /// A tier that is slower than memory.
@@ -284,8 +285,8 @@ impl Residents for Store {
             let mut keys = Vec::new();
             next = self.state().policy.scan(from, &mut |key, _| keys.push(*key));
             keys.retain(|key| index.get(key).is_none() && !index.is_pending(key));
-            // Each peek reads memory that is in no cache, so the lock is taken for a few keys at a time.
-            for some in keys.chunks(STORE_LOOKUP_KEYS) {
+            // Each peek reads memory that is in no cache.
+            for some in keys.chunks(STORE_TURN_KEYS) {
                 let state = self.state();
                 for key in some {
                     // A record may have been evicted or flushed meanwhile.
@@ -294,6 +295,8 @@ impl Residents for Store {
                     let (key, tenant) = (*key, record.tenant());
                     found.push(Resident { key, tenant, record: record.pin() });
                 }
+                drop(state);
+                thread::sleep(Duration::from_micros(STORE_TURN_PAUSE_US));
             }
         }
         (found, next)
