@@ -149,13 +149,14 @@ def test_a_connection_that_ends_voids_slots_and_ends_the_question(bench: Bench) 
     bench.come_up()
     question = bench.ask()
     bench.sidecar.expect("prefetch")
+    before = bench.opened  # more than once where a busy machine answered a ping too late
     bench.sidecar.drop_connections()
     assert question.wait() is None
     assert bench.link.take(0.0) is None
     assert bench.link.ask(ASKED) is None
-    wait_until(lambda: bench.opened >= 2, f"it has come back: {bench.opened}")
+    wait_until(lambda: bench.opened > before, "it has come back")
     # A sidecar that has come back is told the name though nobody asks for blocks.
-    bench.sidecar.expect("namespace", 2)
+    bench.sidecar.expect("namespace", before + 1)
 
 
 def test_a_slot_of_an_arena_that_has_gone_is_never_handed_over_as_one_of_the_next(
