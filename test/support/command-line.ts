@@ -133,6 +133,11 @@ export async function runProgram(
   }
 }
 
+/** Returns what a program wrote to stderr without its lines of progress, which a slow machine adds. */
+export function withoutProgress(stderr: string): string {
+  return stderr.replaceAll(/^[^:\n]+: \d+ %(?:, .+ left)?\n/gm, "");
+}
+
 /** Returns the last line of a command; of a program that logs, its fatal line in the form of a command's. */
 export function lastLine(stderr: string): string {
   const line = stderr.trimEnd().split("\n").at(-1) ?? "";
