@@ -45,7 +45,7 @@ export async function run({ isQuick, say }) {
     "slow tiers: 64 records of 16 KiB from an archive whose reads take 30 ms; a record in memory is asked for meanwhile",
     "disk: records of 256 KiB past the page cache over one lane, in two windows of 14",
     "locks: the slowest pin of a record in memory while the disk catches up with records that its queue had no room for",
-    "segments: one page read at random from the device; with 200 segments all files are open, with more most reads open a file and close another",
+    "segments: one page read at random from the device, each segment read once before; all files stay open where the limit on open files has room",
   ];
   return { figures, notes };
 }
@@ -71,6 +71,7 @@ const NAMES = {
   disk: "cold records of 256 KiB, one lane",
   idlePin: "slowest pin before",
   slowestPin: "slowest pin while the disk catches up",
+  slowestWake: "how late the slowest pause between pins ended, without any lock",
   records: "records in memory",
   skipped: "records skipped by the disk's queue",
   onDisk: "records on disk at the end",

@@ -312,8 +312,11 @@ pub const DISK_REREAD_MAX_MS: u64 = 600_000;
 /// Namespaces of one durable tier; records of further ones stay in memory only, and the vault names them.
 pub const DISK_NAMESPACES_MAX: usize = 1 << 16;
 
-/// Segments open for reading at the same time.
-pub const DISK_FILES_MAX: usize = 256;
+/// Open files left to connections and all else, of those that the system allows the process; at most half of the allowed number.
+pub const DISK_FILES_LEFT: u64 = 4_096;
+
+/// Segments open for reading at the same time, whatever the system allows.
+pub const DISK_FILES_MAX: usize = 1 << 16;
 
 /// Size of the tombstones file above which it is rewritten without obsolete tombstones.
 pub const DISK_TOMBSTONES_FILE_BYTES: u64 = MIB as u64;

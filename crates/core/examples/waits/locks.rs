@@ -25,9 +25,9 @@ pub fn run(count: u64) {
     for number in 0..count {
         put(&store, key(number), &record(&key(number), RECORD_BYTES));
     }
-    let idle = slowest_pin_ms(&store, count, Duration::from_millis(1), |_| true);
+    let (idle, _) = slowest_ms(&store, count, Duration::from_millis(1), |_| true);
     let skipped = store.disk_stats().skipped;
-    let slowest = slowest_pin_ms(&store, count, FOR, |store| {
+    let (slowest, slowest_wake) = slowest_ms(&store, count, FOR, |store| {
         let stats = store.disk_stats();
         stats.queued == 0 && stats.records >= count
     });
@@ -35,24 +35,32 @@ pub fn run(count: u64) {
     print("skipped", "", skipped as f64);
     print("idlePin", "ms", idle);
     print("slowestPin", "ms", slowest);
+    print("slowestWake", "ms", slowest_wake);
     print("onDisk", "", store.disk_stats().records as f64);
 }
 
-/// Pins one record after another until the time is over or `is_over`.
-fn slowest_pin_ms(
+/// How long each pause between pins should take.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Pins one record after another until the time is over or `is_over`. Returns the slowest pin, and by how much the slowest
+/// pause was late: a thread that no lock holds up waits so long for a core.
+fn slowest_ms(
     store: &Arc<Store>,
     count: u64,
     time: Duration,
     is_over: impl Fn(&Store) -> bool,
-) -> f64 {
-    let (begun, mut slowest, mut number) = (Instant::now(), 0.0_f64, 0_u64);
+) -> (f64, f64) {
+    let (begun, mut number) = (Instant::now(), 0_u64);
+    let (mut slowest, mut slowest_wake) = (0.0_f64, 0.0_f64);
     while begun.elapsed() < time && !(number.is_multiple_of(1024) && number > 0 && is_over(store)) {
         let key = key(number.wrapping_mul(7919) % count);
         let pinned = Instant::now();
         drop(store.pin_resident(&key));
         slowest = slowest.max(ms(pinned));
         number += 1;
-        thread::sleep(Duration::from_micros(100));
+        let paused = Instant::now();
+        thread::sleep(PAUSE);
+        slowest_wake = slowest_wake.max(ms(paused) - PAUSE.as_secs_f64() * 1e3);
     }
-    slowest
+    (slowest, slowest_wake)
 }

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
+
+use rustix::process::{Resource, getrlimit};
 
 use super::format::SegmentName;
 use super::index::{Place, SlotId};
 use super::storage::{Access, DiskFile, Storage};
-use crate::limits::DISK_FILES_MAX;
+use crate::limits::{DISK_FILES_LEFT, DISK_FILES_MAX};
 
 /// One file of records.
 pub struct Segment {
@@ -42,6 +44,8 @@ pub struct Segment {
     reader: Mutex<Option<Arc<dyn DiskFile>>>,
     /// Whether the open file was read again since it was opened or last considered for closing.
     was_read: AtomicBool,
+    /// Place in the ring of open files; valid while `reader` holds a file, changed under the ring's lock.
+    ring_at: AtomicUsize,
 }
 
 /// State of the archive's copy of a segment.
@@ -92,6 +96,7 @@ impl Segment {
             records: Mutex::default(),
             reader: Mutex::default(),
             was_read: AtomicBool::new(false),
+            ring_at: AtomicUsize::new(0),
         }
     }
 
@@ -192,28 +197,49 @@ pub struct Segments {
 
 /// Segments whose files are open, in a ring (the clock algorithm): the hand closes the first file that was not read again
 /// since it was opened or the hand last passed, so that opening one costs the same however many segments there are.
-#[derive(Default)]
 struct OpenFiles {
     ring: Vec<Arc<Segment>>,
     hand: usize,
+    /// Files open at the same time.
+    max: usize,
+}
+
+impl Default for OpenFiles {
+    fn default() -> Self {
+        let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let share = allowed - DISK_FILES_LEFT.min(allowed / 2);
+        let max = usize::try_from(share).unwrap_or(usize::MAX).clamp(1, DISK_FILES_MAX);
+        Self { ring: Vec::new(), hand: 0, max }
+    }
 }
 
 impl OpenFiles {
     /// Adds a segment whose file was opened; returns the file that is closed for it, if any.
     fn add(&mut self, segment: &Arc<Segment>) -> Option<Arc<dyn DiskFile>> {
-        if self.ring.len() < DISK_FILES_MAX {
+        if self.ring.len() < self.max {
+            segment.ring_at.store(self.ring.len(), Ordering::Relaxed);
             self.ring.push(Arc::clone(segment));
             return None;
         }
         // In the second round every file is idle, unless it is read at this moment.
-        for _ in 0..2 * DISK_FILES_MAX {
+        for _ in 0..2 * self.max {
             self.hand = (self.hand + 1) % self.ring.len();
             if !self.ring[self.hand].was_read.swap(false, Ordering::Relaxed) {
                 break;
             }
         }
+        segment.ring_at.store(self.hand, Ordering::Relaxed);
         let idle = std::mem::replace(&mut self.ring[self.hand], Arc::clone(segment));
         idle.reader().take()
+    }
+
+    /// Removes a segment whose file was closed.
+    fn remove(&mut self, segment: &Segment) {
+        let at = segment.ring_at.load(Ordering::Relaxed);
+        self.ring.swap_remove(at);
+        if let Some(moved) = self.ring.get(at) {
+            moved.ring_at.store(at, Ordering::Relaxed);
+        }
     }
 }
 
@@ -323,7 +349,7 @@ impl Segments {
     fn close_reader(&self, segment: &Segment) {
         let mut open = self.open();
         if segment.reader().take().is_some() {
-            open.ring.retain(|other| !std::ptr::eq(&raw const **other, segment));
+            open.remove(segment);
         }
     }
 
@@ -462,8 +488,11 @@ mod tests {
         }
     }
 
+    const FILES_MAX: usize = 256;
+
     fn filled(count: u32) -> (Segments, Vec<Arc<Segment>>) {
         let segments = Segments::default();
+        segments.open().max = FILES_MAX;
         let made = |id| {
             let name = SegmentName { id, made_ms: 0, salt: 0 };
             let segment = Arc::new(Segment::new(name, 0, None));
@@ -476,7 +505,7 @@ mod tests {
 
     #[test]
     fn the_hand_closes_files_that_were_not_read_lately_and_keeps_the_others() {
-        let most = u32::try_from(DISK_FILES_MAX).unwrap();
+        let most = u32::try_from(FILES_MAX).unwrap();
         let (segments, all) = filled(4 * most);
         let storage = Counting::default();
         let read = |segment| drop(segments.reader(&storage, segment).expect("a file"));
@@ -485,7 +514,7 @@ mod tests {
             read(segment);
             read(busy);
             let open = storage.0.load(Ordering::Relaxed);
-            assert!(open <= DISK_FILES_MAX as u64, "{open} files are open");
+            assert!(open <= FILES_MAX as u64, "{open} files are open");
         }
         assert!(busy.reader().is_some(), "it was read all the time");
         assert_eq!(storage.1.load(Ordering::Relaxed), all.len() as u64, "each was opened once");
@@ -500,13 +529,13 @@ mod tests {
     /// Steps of the hand, in place of time: with a scan of all segments each opening would cost their number.
     #[test]
     fn opening_a_file_costs_the_same_among_many_segments() {
-        let (segments, all) = filled(16 * u32::try_from(DISK_FILES_MAX).unwrap());
+        let (segments, all) = filled(16 * u32::try_from(FILES_MAX).unwrap());
         let storage = Counting::default();
         let mut steps = 0;
         for segment in &all {
             let before = segments.open().hand;
             drop(segments.reader(&storage, segment).expect("a file"));
-            steps += (segments.open().hand + DISK_FILES_MAX - before) % DISK_FILES_MAX;
+            steps += (segments.open().hand + FILES_MAX - before) % FILES_MAX;
         }
         assert!(steps <= 2 * all.len(), "{steps} steps for {} openings", all.len());
     }
