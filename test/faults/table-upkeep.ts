@@ -478,4 +478,11 @@ export const UPKEEP: readonly FaultRow[] = [
     ["crates/cold/tests/s3.rs"],
     { unloaded: "is driven with servers of its own" },
   ),
+  row(
+    "F210",
+    "a vault's folder is restored from a back-up that is older than its archive, or another program removes objects",
+    "at its start the vault compares its notes with the archive's list: what the disk has is uploaded again, what only the archive had is a miss",
+    ["crates/core/tests/archive.rs"],
+    { unloaded: "is driven with a disk and stores of its own" },
+  ),
 ];

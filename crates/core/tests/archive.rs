@@ -177,6 +177,63 @@ fn what_was_flushed_does_not_come_back_from_the_archive() {
     assert_eq!(Vault::anew(&archive).store.disk_stats().records, 0);
 }
 
+/// The back-up's directory notes objects that the flush removed from the archive, and no flush.
+#[test]
+fn f210_a_directory_restored_from_a_back_up_is_archived_again() {
+    for had_flush in [false, true] {
+        let (disk, far, kept) = (Folder::new(), Folder::new(), Folder::new());
+        let archive = Shaky::at(&far);
+        let vault = Vault::open(&disk, &archive);
+        if had_flush {
+            vault.put(90..91);
+            vault.store.flush(ALL);
+        }
+        vault.put(0..40);
+        vault.settle();
+        drop(vault);
+        for file in std::fs::read_dir(disk.path()).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), Path::new(kept.path()).join(file.file_name())).unwrap();
+        }
+        let vault = Vault::open(&disk, &archive);
+        assert_eq!(vault.store.flush(ALL).records, 40);
+        until("the flush is known", || vault.store.flush(ALL).is_durable && objects(&far) == 0);
+        drop((vault, disk));
+
+        let vault = Vault::open(&kept, &archive);
+        assert_eq!(vault.store.disk_stats().records, 40);
+        until("its segments are in the archive", || {
+            vault.archive().pending == 0 && objects(&far) as u64 == vault.archive().segments
+        });
+        drop((vault, kept));
+        Vault::anew(&archive).assert_served(0..40);
+    }
+}
+
+#[test]
+fn f210_what_another_program_removed_from_the_archive_is_sent_again_or_forgotten() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..200);
+    vault.settle();
+    let stats = vault.archive();
+    assert!(stats.remote_segments > 0 && stats.remote_segments < stats.segments, "{stats:?}");
+    drop(vault);
+    for name in far.segments() {
+        std::fs::remove_file(Path::new(far.path()).join(name)).unwrap();
+    }
+    let vault = Vault::open(&disk, &archive);
+    until("what the disk has is sent again", || {
+        let now = vault.archive();
+        now.pending == 0
+            && now.segments == stats.segments - stats.remote_segments
+            && objects(&far) as u64 == now.segments
+    });
+    assert!(!vault.holds(0), "only the archive had it");
+    vault.assert_served(199..200);
+}
+
 #[test]
 fn a_flush_that_the_archive_does_not_know_is_not_called_durable() {
     let (disk, far) = (Folder::new(), Folder::new());

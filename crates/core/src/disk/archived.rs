@@ -94,8 +94,8 @@ pub struct Archived {
     /// Flushes written to disk, and flushes that the archive knows of.
     noted: AtomicU64,
     told: AtomicU64,
-    /// Checksums of the archive's copies of the files beside segments.
-    beside: Mutex<HashMap<&'static str, u32>>,
+    /// Checksums of the archive's copies of the files beside segments; `None`: there is no such file.
+    beside: Mutex<HashMap<&'static str, Option<u32>>>,
 }
 
 impl Archived {
@@ -206,7 +206,8 @@ impl Archived {
         self.options.archive.clear()
     }
 
-    /// Uploads the files beside segments that have changed.
+    /// Uploads the files beside segments that have changed, and removes those that the disk does not have: a directory restored
+    /// from a back-up may be older than the archive.
     ///
     /// # Errors
     /// Errors of disk and archive.
@@ -214,12 +215,16 @@ impl Archived {
         let note = self.noted();
         let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
         for name in BESIDE {
-            let Some(bytes) = read_file(storage, name)? else { continue };
-            let checksum = crc32c::checksum(&bytes);
-            if beside.get(name) != Some(&checksum) {
-                set(&*self.options.archive, name, &bytes)?;
-                beside.insert(name, checksum);
+            let bytes = read_file(storage, name)?;
+            let checksum = bytes.as_deref().map(crc32c::checksum);
+            if beside.get(name) == Some(&checksum) {
+                continue;
             }
+            match bytes {
+                Some(bytes) => set(&*self.options.archive, name, &bytes)?,
+                None => self.options.archive.remove(name)?,
+            }
+            beside.insert(name, checksum);
         }
         self.told.fetch_max(note, Ordering::AcqRel);
         Ok(())

@@ -1,9 +1,10 @@
 //! Owns the archive's threads: one reports flushes, the other removes deleted segments and uploads sealed ones, the oldest first.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::archived::{ArchiveStats, Archived, INDEX, INTENT, read_file, replace};
@@ -20,21 +21,21 @@ const NICE: i32 = 10;
 
 /// Removes and uploads until the tier stops.
 pub fn keep(shared: &Arc<Inner>) {
-    let is_cleared = Cell::new(false);
+    let is_begun = Cell::new(false);
     run(shared, |shared, archive| {
-        if !is_cleared.get() {
-            clear(archive)?;
-            is_cleared.set(true);
+        if !is_begun.get() {
+            archive.check_owner()?;
+            unless_forbidden(archive, archive.clear().map(drop))?;
+            unless_forbidden(archive, compare(shared, archive))?;
+            is_begun.set(true);
         }
         step(shared, archive)
     });
 }
 
-/// Ends uploads that an earlier process left, which cost room and which not every archive removes by itself. An archive that
-/// does not let us list them gets segments all the same.
-fn clear(archive: &Archived) -> io::Result<()> {
-    archive.check_owner()?;
-    match archive.clear() {
+/// Passes on all errors but those of an archive that never lists: it gets segments all the same.
+fn unless_forbidden(archive: &Archived, done: io::Result<()>) -> io::Result<()> {
+    match done {
         Err(error)
             if matches!(
                 error.kind(),
@@ -44,8 +45,34 @@ fn clear(archive: &Archived) -> io::Result<()> {
             archive.fails(&error);
             Ok(())
         }
-        cleared => cleared.map(drop),
+        done => done,
     }
+}
+
+/// Believes no note on disk of an object that the archive lacks. A directory restored from a back-up notes objects that were
+/// removed since, and a bucket's rules or another program may remove some. What the disk has is uploaded again.
+fn compare(shared: &Inner, archive: &Archived) -> io::Result<()> {
+    let noted = shared.segments.all().into_iter();
+    let noted: Vec<_> = noted.filter(|segment| segment.object() == Object::Whole).collect();
+    if noted.is_empty() {
+        return Ok(());
+    }
+    let listed = archive.options.archive.list()?;
+    let listed: HashSet<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
+    for segment in noted {
+        if listed.contains(segment.name.text().as_str()) {
+            continue;
+        }
+        if segment.is_local.load(Ordering::Acquire) {
+            // A thread that loads the segment sets its object's bytes.
+            let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
+            segment.set_object(Object::None);
+            segment.object_bytes.store(0, Ordering::Release);
+        } else {
+            shared.drop_segment(&segment, &archive.counters.removed);
+        }
+    }
+    Ok(())
 }
 
 /// Reports flushes until the tier stops; in a thread of its own, because a caller waits for it and an upload may take long.
