@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::bench::{
-    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, OVER_BUDGET, PRESENT, QUARANTINED, SOON,
+    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, NAMESPACE, OVER_BUDGET, PRESENT,
+    QUARANTINED, SOON,
 };
 use support::fake::{Fake, Fault};
 use support::server::{Server, cluster, program, until};
 use tierkv_cold::desk::Work;
-use tierkv_cold::valkey::{Login, Valkey};
+use tierkv_cold::store::{Asker, Scope};
+use tierkv_cold::valkey::{Login, Options, Valkey};
 use tierkv_core::error::Code;
 
 /// Long enough for a busy machine, short enough for a test that waits for it.
@@ -24,7 +26,15 @@ fn bench(address: &str) -> Bench {
 }
 
 fn bench_as(address: &str, login: Login, ttl_s: Option<u64>) -> Bench {
-    Bench::of(Arc::new(Valkey::open(address, login, ttl_s).unwrap()))
+    bench_with(address, Options { login, ttl_s, ..options() })
+}
+
+fn options() -> Options {
+    Options { class: 1, ..Options::default() }
+}
+
+fn bench_with(address: &str, options: Options) -> Bench {
+    Bench::of(Arc::new(Valkey::open(address, options).unwrap()))
 }
 
 fn refusals(bench: &Bench, name: &str) -> u64 {
@@ -63,7 +73,8 @@ fn a_real_cluster_serves_and_each_node_has_a_part() {
     serves(&bench);
     for server in &servers {
         let keys: u64 = redis::cmd("DBSIZE").query(&mut server.client()).unwrap();
-        assert!((1..19).contains(&keys), "{keys} of 19 keys");
+        // Beside records, each node has a copy of the list of flushes.
+        assert!((2..23).contains(&keys), "{keys} of 20 records and 3 copies");
     }
 }
 
@@ -114,7 +125,9 @@ fn f190_a_killed_node_costs_its_own_blocks() {
     let bench = bench(&servers[0].address());
     let blocks: Vec<u32> = (0..24).collect();
     bench.store(&blocks).unwrap();
-    let lost: u64 = redis::cmd("DBSIZE").query(&mut servers[2].client()).unwrap();
+    // A copy of the list of flushes is no block.
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut servers[2].client()).unwrap();
+    let lost = keys - 1;
     // Without it the others would refuse all keys once they know.
     for server in &servers[..2] {
         let mut set = redis::cmd("CONFIG");
@@ -187,6 +200,11 @@ fn f190_a_user_without_rights_is_refused_with_the_servers_words() {
             "~tierkv:*",
             "+get",
             "+exists",
+            "+hget",
+            "+hgetall",
+            "+hset",
+            "+hsetnx",
+            "+hincrby",
             "+cluster|slots",
         ])
         .exec(&mut client)
@@ -195,7 +213,7 @@ fn f190_a_user_without_rights_is_refused_with_the_servers_words() {
     let login = |password: &str| Login {
         user: Some("reader".to_owned()),
         password: Some(password.to_owned()),
-        database: 0,
+        ..Login::default()
     };
     let reader = bench_as(&server.address(), login("secret"), None);
     assert_eq!(reader.found(&[1]).unwrap(), [false]);
@@ -254,7 +272,7 @@ fn f190_a_server_that_stops_in_a_value_holds_no_request_beyond_its_end() {
         assert!(fetched.contains(&ACCEPTED) && fetched.contains(&INCOMPLETE), "{fault:?}");
         // A request that is given up ends without its deadline, and no thread holds a slot.
         let (goal, leases) = bench.targets(&blocks);
-        let request = bench.desk.begin(Work::Fetch(goal), SOON).unwrap();
+        let request = bench.desk.begin(Work::Fetch(goal), SOON, bench.asker).unwrap();
         until("a record to come", || bench.desk.progress(request) > Some(0));
         bench.desk.cancel(request);
         assert_eq!(bench.outcome(request).unwrap_err().code, Code::Cancelled);
@@ -299,7 +317,7 @@ fn a_look_up_of_many_keys_is_one_exchange_on_one_connection() {
     assert_eq!(bench.found(&blocks).unwrap(), vec![false; 2000]);
     let before = fake.commands.load(std::sync::atomic::Ordering::Relaxed);
     bench.found(&blocks).unwrap();
-    assert_eq!(fake.commands.load(std::sync::atomic::Ordering::Relaxed) - before, 2000);
+    assert_eq!(fake.commands.load(std::sync::atomic::Ordering::Relaxed) - before, 2003);
 }
 
 #[test]
@@ -309,12 +327,120 @@ fn an_address_that_cannot_be_used_is_refused_with_the_fix() {
         ("valkey://h", "no list of host:port"),
         ("valkey://h:0", "no list of host:port"),
         ("valkey://u:p@h:1", "VALKEY_PASSWORD"),
+        ("valkeys://h:1", "go together"),
         ("valkey://h:1/x", "no number of a database"),
     ] {
-        let error = Valkey::open(address, Login::default(), None).map(|_| ()).unwrap_err();
+        let error = Valkey::open(address, options()).map(|_| ()).unwrap_err();
         assert!(error.text.contains(says) && error.text.contains("write"), "{}", error.text);
     }
     for address in ["valkey://h:1", "valkey://h:1,i:2/3", "valkey://[::1]:6379"] {
-        assert!(Valkey::open(address, Login::default(), None).is_ok(), "{address}");
+        assert!(Valkey::open(address, options()).is_ok(), "{address}");
     }
+}
+
+#[test]
+fn a_flush_takes_what_it_names_for_all_clients_and_no_more() {
+    let Some(program) = program() else { return };
+    let servers = cluster(&program);
+    let (one, other) = (bench(&servers[0].address()), bench(&servers[1].address()));
+    let blocks: Vec<u32> = (0..12).collect();
+    let mut tenant = bench(&servers[2].address());
+    tenant.asker = Asker { tenant: 7, flushed: None };
+    one.store(&blocks).unwrap();
+    // Names of another tenant's records are the same until one of the two is flushed.
+    assert_eq!(tenant.found(&blocks).unwrap(), vec![true; 12]);
+    assert_eq!(other.flush(Scope { tenant: 7, ..Scope::default() }).unwrap(), 3);
+    assert_eq!(tenant.found(&blocks).unwrap(), vec![false; 12]);
+    assert_eq!(tenant.fetch(&blocks, SOON).unwrap(), vec![MISSING; 12]);
+    assert_eq!(one.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12]);
+    for scope in [
+        Scope { class: 2, ..Scope::default() },
+        Scope { namespace: Some([9; 32]), ..Scope::default() },
+        Scope { model: Some("another".to_owned()), ..Scope::default() },
+    ] {
+        other.flush(scope.clone()).unwrap();
+        assert_eq!(one.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
+    }
+    for scope in [
+        Scope { class: 1, ..Scope::default() },
+        Scope { namespace: Some(NAMESPACE), ..Scope::default() },
+        Scope::default(),
+    ] {
+        other.flush(scope.clone()).unwrap();
+        assert_eq!(one.fetch(&blocks, SOON).unwrap(), vec![MISSING; 12], "{scope:?}");
+        assert_eq!(one.found(&blocks).unwrap(), vec![false; 12], "{scope:?}");
+        assert_eq!(one.store(&blocks).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
+        assert_eq!(other.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
+    }
+    let (number, scopes) = one.desk.news(0);
+    assert_eq!((number, scopes.len()), (7, 7));
+    // Records that were made before a flush are not stored after it.
+    let mut late = bench(&servers[0].address());
+    late.found(&[1]).unwrap();
+    late.asker.flushed = Some(0);
+    assert_eq!(late.store(&[70]).unwrap(), [ACCEPTED]);
+    one.flush(Scope::default()).unwrap();
+    assert_eq!(late.store(&[71]).unwrap(), [INCOMPLETE]);
+    late.asker.flushed = Some(1);
+    assert_eq!(late.store(&[71]).unwrap(), [ACCEPTED]);
+}
+
+#[test]
+fn f190_a_node_that_was_away_brings_no_flushed_record_back() {
+    let Some(program) = program() else { return };
+    let servers = cluster(&program);
+    for server in &servers {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("cluster-require-full-coverage").arg("no");
+        set.exec(&mut server.client()).unwrap();
+    }
+    let bench = bench(&format!("{},{}", servers[0].address(), &servers[1].address()[9..]));
+    let blocks: Vec<u32> = (0..24).collect();
+    assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
+    servers[2].freeze(true);
+    until("two copies to take the flush", || bench.flush(Scope::default()).is_ok());
+    servers[2].freeze(false);
+    let again = self::bench(&servers[2].address());
+    until("all nodes to serve", || {
+        again.found(&blocks).is_ok_and(|found| !found.contains(&true))
+    });
+    assert!(!again.fetch(&blocks, SOON).unwrap().contains(&ACCEPTED));
+    // The node that was away has the flush by now, and the other two are enough without it.
+    let copies: Vec<u64> = servers
+        .iter()
+        .zip(["b", "c", "a"])
+        .map(|(server, tag)| {
+            let key = format!("tierkv:flushes:{{{tag}}}");
+            redis::cmd("HLEN").arg(key).query(&mut server.client()).unwrap()
+        })
+        .collect();
+    assert_eq!(copies[0], copies[2], "{copies:?}");
+}
+
+#[test]
+fn a_lost_list_of_flushes_is_written_again_or_costs_all_records() {
+    let fake = Fake::start();
+    let bench = bench(&fake.address());
+    bench.store(&[1, 2]).unwrap();
+    fake.loses_hashes();
+    assert_eq!(bench.fetch(&[1, 2], SOON).unwrap(), [ACCEPTED; 2], "this client knows the list");
+    fake.loses_hashes();
+    let stranger = self::bench(&fake.address());
+    assert_eq!(stranger.fetch(&[1, 2], SOON).unwrap(), [MISSING; 2], "nobody knew the list");
+    assert_eq!(bench.found(&[1, 2]).unwrap(), [false; 2]);
+    assert_eq!(bench.store(&[1]).unwrap(), [ACCEPTED]);
+    assert_eq!(stranger.found(&[1]).unwrap(), [true], "both know the same flushes again");
+}
+
+#[test]
+fn two_deployments_share_a_server_and_no_record() {
+    let fake = Fake::start();
+    let of = |prefix: &str| {
+        bench_with(&fake.address(), Options { prefix: prefix.to_owned(), ..options() })
+    };
+    let (one, other) = (of("one"), of("other"));
+    one.store(&[1]).unwrap();
+    assert_eq!(other.found(&[1]).unwrap(), [false]);
+    other.flush(Scope::default()).unwrap();
+    assert_eq!(one.found(&[1]).unwrap(), [true]);
 }
