@@ -3,6 +3,7 @@ import { isIP } from "node:net";
 import {
   isLocal,
   isNames,
+  isSecureStore,
   sharedPath,
   sourceOf,
   splitAddress,
@@ -69,10 +70,35 @@ const certificateHasKey =
   (config) =>
     half(section, "tls", config[section].tlsCert, config[section].tlsKey);
 
+/** Keys of TLS that no address uses. */
+const storeTrustIsUsed: Rule = ({ cluster }) => {
+  const { kvCold, ssmCold, storeTlsCa, storeTlsCert } = cluster;
+  if (storeTlsCa === null && storeTlsCert === null) return null;
+  if ([...kvCold, ...ssmCold].some(({ text }) => isSecureStore(text))) return null;
+  return {
+    path: ["cluster", storeTlsCa === null ? "store_tls_cert" : "store_tls_ca"],
+    reason: "no address begins with valkeys://, so that no store is reached with TLS",
+    fix: 'write kv_cold = "valkeys://host:6379", or remove it',
+  };
+};
+
+const storeHasItsKey: Rule = ({ cluster: { storeTlsCert, storeTlsKey } }) =>
+  half("cluster", "store_tls", storeTlsCert, storeTlsKey);
+
+const storeKnowsWho: Rule = ({ cluster: { storeUser, storePassword } }) =>
+  storeUser === null || storePassword !== null
+    ? null
+    : {
+        path: ["cluster", "store_user"],
+        reason: "user and password go together, and there is no store_password",
+        fix: 'write store_password = "/etc/tierkv/valkey-password", or remove store_user and set VALKEY_USERNAME',
+      };
+
 /** Records for Valkey travel in the clear, as `insecure_lan` allows for vaults. */
 const storesAreNear: Rule = ({ cluster: { kvCold, ssmCold, insecureLan } }) => {
   const isFar = ({ text }: { text: string }): boolean =>
     storeKind(text) === "valkey" &&
+    !isSecureStore(text) &&
     valkeyHosts(text).some((host) => !isLocal({ host: splitAddress(host).host, text: host }));
   const [name, far] = kvCold.some(isFar)
     ? (["kv_cold", kvCold.find(isFar)] as const)
@@ -81,7 +107,7 @@ const storesAreNear: Rule = ({ cluster: { kvCold, ssmCold, insecureLan } }) => {
   return {
     path: ["cluster", name],
     reason: `${far.text} is on another machine, and valkey:// is not encrypted`,
-    fix: "write insecure_lan = true on a network you trust",
+    fix: "write valkeys:// and store_tls_ca, or insecure_lan = true on a network you trust",
   };
 };
 
@@ -338,6 +364,9 @@ const RULES: Readonly<Record<string, Rule>> = {
     };
   },
   storesAreNear,
+  storeTrustIsUsed,
+  storeHasItsKey,
+  storeKnowsWho,
   storeIsAlone,
   statesNeedNoRuns,
   sharedKvIsOne: sharedIsOne("kvCold"),

@@ -142,6 +142,11 @@ impl Desk {
         self.shared.store.news(known)
     }
 
+    /// Notes a namespace's model, without a request.
+    pub fn learn_model(&self, namespace: &Hash, model: &str) {
+        self.shared.store.learn_model(namespace, model);
+    }
+
     /// Refusals of the store so far, by name.
     #[must_use]
     pub fn refusals(&self) -> Vec<(&'static str, u64)> {

@@ -83,7 +83,10 @@ pub trait Store: Send + Sync {
         (0, Vec::new())
     }
 
-    /// Names a namespace's model, for flushes by model.
+    /// Notes a namespace's model, without a request.
+    fn learn_model(&self, _namespace: &Hash, _model: &str) {}
+
+    /// Names a namespace's model for all clients, for flushes by model.
     ///
     /// # Errors
     /// As `look_up`.

@@ -104,6 +104,9 @@ impl Valkey {
         if self.flushes.cover(namespace, tenant).is_none() {
             self.look_at_flushes(call)?;
         }
+        if self.flushes.is_model_wanted(namespace) {
+            self.flushes.read_models(namespace, &self.lines(), call)?;
+        }
         let cover = self.flushes.cover(namespace, tenant).unwrap_or_default();
         let name = |key: &PackedKey| {
             [&self.prefix[..], &cover.to_be_bytes(), namespace, key.as_slice()].concat()
@@ -241,7 +244,7 @@ impl Store for Valkey {
 
     fn flush(&self, scope: Scope, call: &Arc<Call>) -> Result<Flushed> {
         self.look_at_flushes(call)?;
-        let models = self.flushes.models(&self.lines(), call)?;
+        let models = self.flushes.model_names(&self.lines(), call)?;
         let is_unknown = scope.model.as_ref().is_some_and(|model| !models.contains(model));
         let (taken, is_everything) = self.flushes.flush(scope, &self.lines(), call)?;
         let copies = (taken, self.flushes.keys().len());
@@ -252,10 +255,13 @@ impl Store for Valkey {
         self.flushes.news(known)
     }
 
-    fn name_model(&self, namespace: &Hash, model: &str, call: &Arc<Call>) -> Result<()> {
-        // Known here before the first record is named.
+    fn learn_model(&self, namespace: &Hash, model: &str) {
         self.flushes.note_model(namespace, model);
-        self.flushes.tell_model(model, &self.lines(), call)
+    }
+
+    fn name_model(&self, namespace: &Hash, model: &str, call: &Arc<Call>) -> Result<()> {
+        self.flushes.note_model(namespace, model);
+        self.flushes.tell_model(namespace, model, &self.lines(), call)
     }
 
     fn nodes(&self, call: &Arc<Call>) -> Result<Vec<NodeFacts>> {

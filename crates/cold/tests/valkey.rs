@@ -12,7 +12,9 @@ use support::bench::{
     QUARANTINED, SOON,
 };
 use support::fake::{Fake, Fault};
-use support::server::{Server, cluster, program, until};
+use support::server::{
+    Server, cluster, cluster_with_replicas, move_slots, program, program_with_tls, until,
+};
 use tierkv_cold::desk::Work;
 use tierkv_cold::store::{Asker, Scope};
 use tierkv_cold::valkey::{Login, Options, Valkey};
@@ -85,35 +87,10 @@ fn f190_blocks_are_found_after_their_slots_moved() {
     let bench = bench(&servers[0].address());
     let blocks: Vec<u32> = (0..24).collect();
     assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
-    let (mut from, mut to) = (servers[0].client(), servers[1].client());
-    let id: fn(&mut redis::Connection) -> String =
-        |client| redis::cmd("CLUSTER").arg("MYID").query(client).unwrap();
-    let (source, target) = (id(&mut from), id(&mut to));
-    let mut moved = 0;
-    for slot in 0..16384 / 3 {
-        let keys: Vec<Vec<u8>> =
-            redis::cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(9).query(&mut from).unwrap();
-        if keys.is_empty() {
-            continue;
-        }
-        let set = |client: &mut redis::Connection, how: &str, id: &str| {
-            redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(how).arg(id).exec(client).unwrap();
-        };
-        set(&mut to, "IMPORTING", &source);
-        set(&mut from, "MIGRATING", &target);
-        let mut migrate = redis::cmd("MIGRATE");
-        migrate.arg("127.0.0.1").arg(servers[1].port).arg("").arg(0).arg(5000).arg("KEYS");
-        migrate.arg(&keys).exec(&mut from).unwrap();
+    let moved = move_slots(&servers[0], &servers[1], 3, || {
         // Half way, the old owner says ASK; then MOVED.
         assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
-        set(&mut to, "NODE", &target);
-        set(&mut from, "NODE", &target);
-        assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
-        moved += 1;
-        if moved == 3 {
-            break;
-        }
-    }
+    });
     assert_eq!(moved, 3, "some keys lay on the first node");
     assert_eq!(bench.found(&blocks).unwrap(), vec![true; 24]);
 }
@@ -128,12 +105,6 @@ fn f190_a_killed_node_costs_its_own_blocks() {
     // A copy of the list of flushes is no block.
     let keys: u64 = redis::cmd("DBSIZE").query(&mut servers[2].client()).unwrap();
     let lost = keys - 1;
-    // Without it the others would refuse all keys once they know.
-    for server in &servers[..2] {
-        let mut set = redis::cmd("CONFIG");
-        set.arg("SET").arg("cluster-require-full-coverage").arg("no");
-        set.exec(&mut server.client()).unwrap();
-    }
     servers[2].kill();
     let fetched = bench.fetch(&blocks, SOON).unwrap();
     let count = |wanted: u8| fetched.iter().map(|status| u64::from(*status == wanted)).sum::<u64>();
@@ -358,12 +329,16 @@ fn a_flush_takes_what_it_names_for_all_clients_and_no_more() {
         Scope { namespace: Some([9; 32]), ..Scope::default() },
         Scope { model: Some("another".to_owned()), ..Scope::default() },
     ] {
+        for bench in [&one, &other] {
+            bench.desk.learn_model(&NAMESPACE, "ours");
+        }
         other.flush(scope.clone()).unwrap();
         assert_eq!(one.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
     }
     for scope in [
         Scope { class: 1, ..Scope::default() },
         Scope { namespace: Some(NAMESPACE), ..Scope::default() },
+        Scope { model: Some("ours".to_owned()), ..Scope::default() },
         Scope::default(),
     ] {
         other.flush(scope.clone()).unwrap();
@@ -373,7 +348,7 @@ fn a_flush_takes_what_it_names_for_all_clients_and_no_more() {
         assert_eq!(other.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
     }
     let (number, scopes) = one.desk.news(0);
-    assert_eq!((number, scopes.len()), (7, 7));
+    assert_eq!((number, scopes.len()), (8, 8));
     // Records that were made before a flush are not stored after it.
     let mut late = bench(&servers[0].address());
     late.found(&[1]).unwrap();
@@ -386,14 +361,27 @@ fn a_flush_takes_what_it_names_for_all_clients_and_no_more() {
 }
 
 #[test]
+fn a_client_that_was_not_told_a_model_learns_it_from_the_others() {
+    let fake = Fake::start();
+    let (one, other) = (bench(&fake.address()), bench(&fake.address()));
+    one.desk.learn_model(&NAMESPACE, "ours");
+    one.run(Work::Name(NAMESPACE, "ours".to_owned()), SOON).unwrap();
+    one.store(&[1]).unwrap();
+    one.flush(Scope { model: Some("another".to_owned()), ..Scope::default() }).unwrap();
+    assert_eq!(other.fetch(&[1], SOON).unwrap(), [ACCEPTED]);
+    one.flush(Scope { model: Some("ours".to_owned()), ..Scope::default() }).unwrap();
+    assert_eq!(other.fetch(&[1], SOON).unwrap(), [MISSING]);
+    // One that nobody named is taken by a flush of any model.
+    let stranger = bench(&Fake::start().address());
+    stranger.store(&[1]).unwrap();
+    stranger.flush(Scope { model: Some("any".to_owned()), ..Scope::default() }).unwrap();
+    assert_eq!(stranger.found(&[1]).unwrap(), [false]);
+}
+
+#[test]
 fn f190_a_node_that_was_away_brings_no_flushed_record_back() {
     let Some(program) = program() else { return };
     let servers = cluster(&program);
-    for server in &servers {
-        let mut set = redis::cmd("CONFIG");
-        set.arg("SET").arg("cluster-require-full-coverage").arg("no");
-        set.exec(&mut server.client()).unwrap();
-    }
     let bench = bench(&format!("{},{}", servers[0].address(), &servers[1].address()[9..]));
     let blocks: Vec<u32> = (0..24).collect();
     assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
@@ -443,4 +431,106 @@ fn two_deployments_share_a_server_and_no_record() {
     assert_eq!(other.found(&[1]).unwrap(), [false]);
     other.flush(Scope::default()).unwrap();
     assert_eq!(one.found(&[1]).unwrap(), [true]);
+}
+
+/// An authority, and a certificate of it for a name, with its key; all as PEM.
+fn certificates(name: &str) -> [Vec<u8>; 3] {
+    let key = || rcgen::KeyPair::generate().unwrap();
+    let mut of_authority = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    of_authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = rcgen::CertifiedIssuer::self_signed(of_authority, key()).unwrap();
+    let own_key = key();
+    let own = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let own = own.signed_by(&own_key, &authority).unwrap();
+    [authority.pem().into(), own.pem().into(), own_key.serialize_pem().into()]
+}
+
+#[test]
+fn tls_and_a_user_open_a_server_and_nothing_less_does() {
+    let Some(program) = program_with_tls() else { return };
+    let folder = std::env::temp_dir().join(format!("tierkv-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    // A name of the address, not the one of each node: 127.0.0.1 is not in the certificate.
+    let [ca, cert, key] = certificates("localhost");
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (ca_file, cert_file, key_file) =
+        (file("ca.pem", &ca), file("cert.pem", &cert), file("key.pem", &key));
+    let server = Server::start(
+        &program,
+        &[
+            "--tls-cert-file",
+            &cert_file,
+            "--tls-key-file",
+            &key_file,
+            "--tls-ca-cert-file",
+            &ca_file,
+            "--user",
+            "engine on >word ~tierkv:* +@all",
+            "--user",
+            "default off",
+        ],
+    );
+    let open = |hosts: &str, ca: &[u8], is_known: bool, password: &str| {
+        let settings = tierkv_cold::Settings {
+            class: 1,
+            user: Some("engine".to_owned()),
+            password: Some(password.to_owned()),
+            ca_pem: Some(ca.to_vec()),
+            identity: is_known.then(|| (cert.clone(), key.clone())),
+            ..tierkv_cold::Settings::default()
+        };
+        let address = format!("valkeys://{hosts}");
+        Bench::of(tierkv_cold::open(&address, settings, Box::new(|_| None)).unwrap())
+    };
+    let (port, found) = (server.port, |bench: Bench| bench.found(&[1]).map_err(|error| error.text));
+    serves(&open(&format!("localhost:{port}"), &ca, true, "word"));
+    // The node's address is not in the certificate, but a name of the list is.
+    serves_again(&open(&format!("127.0.0.1:{port},localhost:{port}"), &ca, true, "word"));
+    let stranger = certificates("localhost");
+    for (hosts, ca, is_known, password, says) in [
+        (format!("localhost:{port}"), &stranger[0], true, "word", "certificate"),
+        (format!("127.0.0.1:{port}"), &ca, true, "word", "certificate"),
+        (format!("localhost:{port}"), &ca, false, "word", "certificate"),
+        (format!("localhost:{port}"), &ca, true, "wrong", "WRONGPASS"),
+    ] {
+        let said = found(open(&hosts, ca, is_known, password)).unwrap_err();
+        assert!(said.contains(says), "{hosts}: {said}");
+    }
+    let plain = bench(&format!("valkey://localhost:{port}"));
+    assert!(found(plain).is_err());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+fn serves_again(bench: &Bench) {
+    let blocks: Vec<u32> = (0..20).collect();
+    assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 20]);
+}
+
+#[test]
+fn replicas_are_read_and_a_lost_primary_costs_no_record() {
+    let Some(program) = program() else { return };
+    let mut servers = cluster_with_replicas(&program);
+    let reads_replicas = true;
+    let bench = bench_with(&servers[0].address(), Options { reads_replicas, ..options() });
+    let blocks: Vec<u32> = (0..24).collect();
+    assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
+    until("the replicas to have all", || {
+        let count = |server: &Server| -> u64 {
+            redis::cmd("DBSIZE").query(&mut server.client()).unwrap()
+        };
+        (0..3).all(|at| count(&servers[at]) == count(&servers[at + 3]))
+    });
+    assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
+    let asked = |server: &Server| {
+        let info: String =
+            redis::cmd("INFO").arg("commandstats").query(&mut server.client()).unwrap();
+        info.contains("cmdstat_get:")
+    };
+    assert!(servers[3..].iter().any(asked), "no replica was read");
+    servers[1].kill();
+    assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
 }

@@ -499,6 +499,9 @@ pub const VALKEY_FLUSH_BYTES_MAX: usize = 1024;
 /// Models that a client of Valkey knows by name for one namespace, and namespaces that it knows them of.
 pub const VALKEY_MODELS_MAX: usize = 1024;
 
+/// Pause in ms before the models that other clients have named are read again.
+pub const VALKEY_MODELS_EVERY_MS: u64 = 5_000;
+
 /// Times that a look-up begins again after a flush.
 pub const VALKEY_FLUSH_ROUNDS_MAX: usize = 4;
 

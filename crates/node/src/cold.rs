@@ -233,6 +233,15 @@ pub fn cold_name(id: u32, deadline_ms: f64, namespace: &[u8], model: String) -> 
     begin(id, deadline_ms, Asker::default(), || Ok(Work::Name(hash("namespace", namespace)?, model)))
 }
 
+/// Notes a namespace's model, without a request.
+#[napi]
+pub fn cold_learn_model(id: u32, namespace: &[u8], model: String) -> napi::Result<()> {
+    run(|| {
+        STORES.get(id)?.learn_model(&hash("namespace", namespace)?, &model);
+        Ok(())
+    })
+}
+
 /// Asks the nodes for their memory. The outcome's data is JSON: a list of `address`, `usedBytes`, `maxBytes`, `policy`, `keys`,
 /// `expiring` and `trouble`.
 #[napi]

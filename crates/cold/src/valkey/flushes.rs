@@ -9,11 +9,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io::IoSlice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tierkv_core::error::{Error, Result};
 use tierkv_core::limits::{
-    VALKEY_FLUSH_BYTES_MAX, VALKEY_FLUSH_COPIES, VALKEY_FLUSHES_MAX, VALKEY_MODELS_MAX,
+    VALKEY_FLUSH_BYTES_MAX, VALKEY_FLUSH_COPIES, VALKEY_FLUSHES_MAX, VALKEY_MODELS_EVERY_MS,
+    VALKEY_MODELS_MAX,
 };
 use tierkv_core::record::Hash;
 
@@ -108,6 +109,8 @@ struct State {
     /// Scopes learnt since the first contact, in order.
     news: Vec<Scope>,
     models: HashMap<Hash, HashSet<String>>,
+    /// When the models of other clients were last read.
+    models_asked: Option<Instant>,
 }
 
 pub struct Flushes {
@@ -154,14 +157,45 @@ impl Flushes {
         (state.news.len() as u64, state.news[from..].to_vec())
     }
 
-    /// Notes a model's name; true where it is new.
-    pub fn note_model(&self, namespace: &Hash, model: &str) -> bool {
+    /// Notes a namespace's model.
+    pub fn note_model(&self, namespace: &Hash, model: &str) {
         let mut state = self.state();
         if state.models.len() >= VALKEY_MODELS_MAX && !state.models.contains_key(namespace) {
-            return false;
+            return;
         }
         let names = state.models.entry(*namespace).or_default();
-        names.len() < VALKEY_MODELS_MAX && names.insert(model.to_owned())
+        if names.len() < VALKEY_MODELS_MAX {
+            names.insert(model.to_owned());
+        }
+    }
+
+    /// Whether names of records depend on a namespace's model, which this client does not know. A flush by model takes such a
+    /// namespace, so that at worst a record is not found.
+    pub fn is_model_wanted(&self, namespace: &Hash) -> bool {
+        let state = self.state();
+        let is_due = state.models_asked.is_none_or(|asked| asked.elapsed() >= pause());
+        is_due
+            && !state.models.contains_key(namespace)
+            && state.entries.values().any(|entry| entry.scope.model.is_some())
+    }
+
+    /// Reads the models that other clients have named.
+    pub fn read_models(&self, namespace: &Hash, valkey: &Lines<'_>, call: &Call) -> Result<()> {
+        let named = self.models(valkey, call)?;
+        self.state().models_asked = Some(Instant::now());
+        for (of, model) in named.iter().filter(|(of, _)| of == namespace) {
+            self.note_model(of, model);
+        }
+        Ok(())
+    }
+
+    /// The names of all models, each once.
+    pub fn model_names(&self, valkey: &Lines<'_>, call: &Call) -> Result<Vec<String>> {
+        let mut names: Vec<_> =
+            self.models(valkey, call)?.into_iter().map(|(_, model)| model).collect();
+        names.sort();
+        names.dedup();
+        Ok(names)
     }
 
     /// Takes what a request saw of the copies, and reads or mends them where they changed.
@@ -240,19 +274,32 @@ impl Flushes {
         Ok((taken, is_full))
     }
 
-    /// Adds a model's name for all clients.
-    pub fn tell_model(&self, model: &str, valkey: &Lines<'_>, call: &Call) -> Result<()> {
-        let command: [&[u8]; 4] = [b"HSET", &self.models_key, model.as_bytes(), b"1"];
-        valkey.lists(&[self.models_key.clone()], &[vec![command.map(<[u8]>::to_vec).to_vec()]], call)?;
-        Ok(())
+    /// Names a namespace's model for all clients.
+    pub fn tell_model(
+        &self,
+        namespace: &Hash,
+        model: &str,
+        valkey: &Lines<'_>,
+        call: &Call,
+    ) -> Result<()> {
+        let field = hex(namespace).into_bytes();
+        let command = [b"HSET".to_vec(), self.models_key.clone(), field, model.into()];
+        let told = valkey.lists(&[self.models_key.clone()], &[vec![command.to_vec()]], call)?;
+        match told.first() {
+            Some(Some(_)) => Ok(()),
+            _ => Err(Error::lane_failed("no node took the model's name")),
+        }
     }
 
-    /// The models that clients have named.
-    pub fn models(&self, valkey: &Lines<'_>, call: &Call) -> Result<Vec<String>> {
-        let command = vec![b"HKEYS".to_vec(), self.models_key.clone()];
+    /// The models that clients have named, by namespace.
+    fn models(&self, valkey: &Lines<'_>, call: &Call) -> Result<Vec<(Hash, String)>> {
+        let command = vec![b"HGETALL".to_vec(), self.models_key.clone()];
         let answers = valkey.lists(&[self.models_key.clone()], &[vec![command]], call)?;
-        let names = answers.into_iter().flatten().flatten();
-        Ok(names.map(|name| String::from_utf8_lossy(&name).into_owned()).collect())
+        let fields: Vec<_> = answers.into_iter().flatten().flatten().collect();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let pairs = fields.chunks_exact(2);
+        let named = pairs.filter_map(|pair| Some((unhex(&text(&pair[0]))?, text(&pair[1]))));
+        Ok(named.collect())
     }
 
     /// Entries that each of the copies lacks, where it lacks any.
@@ -349,7 +396,7 @@ impl Flushes {
 impl State {
     fn covers(&self, scope: &Scope, class: u8, namespace: &Hash, tenant: u64) -> bool {
         let is_of_model = |model: &String| {
-            self.models.get(namespace).is_some_and(|names| names.contains(model))
+            self.models.get(namespace).is_none_or(|names| names.contains(model))
         };
         (scope.class == 0 || scope.class == class)
             && scope.namespace.is_none_or(|only| only == *namespace)
@@ -372,6 +419,10 @@ impl State {
         }
         self.entries.insert(id, entry);
     }
+}
+
+fn pause() -> Duration {
+    Duration::from_millis(VALKEY_MODELS_EVERY_MS)
 }
 
 fn unknown(refusal: Option<&str>) -> Error {
@@ -535,6 +586,7 @@ mod tests {
         flushes.state().is_begun = true;
         let (one, other) = ([1; 32], [2; 32]);
         flushes.note_model(&one, "m");
+        flushes.note_model(&other, "another");
         let names = || {
             [(one, 0), (one, 5), (other, 0), (other, 5)]
                 .map(|(namespace, tenant)| flushes.cover(&namespace, tenant).unwrap())
