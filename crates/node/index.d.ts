@@ -158,6 +158,12 @@ export declare function coldCheck(id: number, deadlineMs: number, tenant: number
 /** Closes the store's connections once running requests have ended; idempotent. */
 export declare function coldClose(id: number): void
 
+/** A count of one kind. */
+export interface ColdCount {
+  name: string
+  count: number
+}
+
 /** Fetches records into leased slots, verified and decoded, as `lanesFetch`. */
 export declare function coldFetch(id: number, arenaId: number, deadlineMs: number, tenant: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
 
@@ -205,13 +211,7 @@ export declare function coldPing(id: number, deadlineMs: number): number
 export declare function coldProgress(id: number, request: number): number | null
 
 /** Returns how often the store has refused, by kind. */
-export declare function coldRefusals(id: number): Array<ColdRefusals>
-
-/** Refusals of one kind. */
-export interface ColdRefusals {
-  name: string
-  count: number
-}
+export declare function coldRefusals(id: number): Array<ColdCount>
 
 /** Records that a flush takes; what is left out takes all. */
 export interface ColdScope {
@@ -244,6 +244,9 @@ export interface ColdSettings {
   /** Key of `certPem`. */
   keyPem?: Buffer
 }
+
+/** Returns what the requests to a bucket cost: `reads`, `writes`, `read_bytes`, `written_bytes`; nothing of other stores. */
+export declare function coldSpent(id: number): Array<ColdCount>
 
 /** Stores records of the outbox that are not there yet. `flushed`: number of the last flush that was known when they were made, or null. */
 export declare function coldStore(id: number, deadlineMs: number, tenant: number, flushed: number | undefined | null, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array): number

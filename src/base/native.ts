@@ -198,6 +198,7 @@ export const coldLearnModel: Takes<"coldLearnModel", [ColdId]> = coded(loaded.co
 export const coldName: Takes<"coldName", [ColdId]> = coded(loaded.coldName);
 export const coldNews: Takes<"coldNews", [ColdId]> = coded(loaded.coldNews);
 export const coldNodes: Takes<"coldNodes", [ColdId]> = coded(loaded.coldNodes);
+export const coldSpent: Takes<"coldSpent", [ColdId]> = coded(loaded.coldSpent);
 export const coldRefusals: Takes<"coldRefusals", [ColdId]> = coded(loaded.coldRefusals);
 export const coldClose: Takes<"coldClose", [ColdId]> = coded(loaded.coldClose);
 type OpensListener = Takes<"listenerOpen", [StoreId]>;

@@ -197,7 +197,7 @@ function sharedAddress(file: string, key: string): Parsed<Address> {
 
 /** `valkey://host:port[,host:port...][/database]`, the same with `valkeys://`, or `s3://bucket[/prefix]`. */
 function storeAddress(text: string, key: string): Parsed<Address> {
-  const fix = `write ${key} = "valkeys://host:6379", "valkey://host:6379" or "s3://bucket/prefix"`;
+  const fix = `write ${key} = "valkey://host:6379", "valkeys://host:6379" for TLS, or "s3://bucket/prefix"`;
   if (text.length > STORE_ADDRESS_MAX) {
     return badValue(`more than ${STORE_ADDRESS_MAX} characters`, fix);
   }

@@ -70,18 +70,6 @@ const certificateHasKey =
   (config) =>
     half(section, "tls", config[section].tlsCert, config[section].tlsKey);
 
-/** Keys of TLS that no address uses. */
-const storeTrustIsUsed: Rule = ({ cluster }) => {
-  const { kvCold, ssmCold, storeTlsCa, storeTlsCert } = cluster;
-  if (storeTlsCa === null && storeTlsCert === null) return null;
-  if ([...kvCold, ...ssmCold].some(({ text }) => isSecureStore(text))) return null;
-  return {
-    path: ["cluster", storeTlsCa === null ? "store_tls_cert" : "store_tls_ca"],
-    reason: "no address begins with valkeys://, so that no store is reached with TLS",
-    fix: 'write kv_cold = "valkeys://host:6379", or remove it',
-  };
-};
-
 const storeHasItsKey: Rule = ({ cluster: { storeTlsCert, storeTlsKey } }) =>
   half("cluster", "store_tls", storeTlsCert, storeTlsKey);
 
@@ -117,12 +105,16 @@ const storeIsAlone: Rule = ({ cluster: { kvCold, ssmCold } }) => {
     ["ssm_cold", ssmCold],
   ] as const) {
     const far = all.filter(({ text }) => sharedPath(text) === null);
+    const buckets = far.filter(({ text }) => storeKind(text) === "s3");
+    const others = far.filter(({ text }) => storeKind(text) !== "s3");
     const store = far.find(({ text }) => storeKind(text) !== null);
+    const isPlain = others.every(({ text }) => !isNames(text));
     if (store === undefined || far.length === 1) continue;
+    if (buckets.length === 1 && others.length === 1 && isPlain) continue;
     return {
       path: ["cluster", name],
       reason: `${store.text} is no member of a pool, and the list has other addresses`,
-      fix: `write ${name} = "${store.text}" alone, or behind shm: memory`,
+      fix: `write ${name} = "${store.text}" alone or behind shm: memory, or one vault or Valkey and one bucket behind it`,
     };
   }
   return null;
@@ -364,7 +356,6 @@ const RULES: Readonly<Record<string, Rule>> = {
     };
   },
   storesAreNear,
-  storeTrustIsUsed,
   storeHasItsKey,
   storeKnowsWho,
   storeIsAlone,

@@ -107,7 +107,10 @@ export const CLUSTER: Schema["cluster"] = {
     store_user: {
       kind: label(100),
       doc: "User of this machine in Valkey's access list.",
-      ...optional("the environment variable `VALKEY_USERNAME`; without it, the default user", '"tierkv"'),
+      ...optional(
+        "the environment variable `VALKEY_USERNAME`; without it, the default user",
+        '"tierkv"',
+      ),
     },
     store_password: file(
       "File of mode 0600 with the user's password.",

@@ -147,6 +147,12 @@ impl Desk {
         self.shared.store.learn_model(namespace, model);
     }
 
+    /// What the store's requests cost so far, by name.
+    #[must_use]
+    pub fn spent(&self) -> Vec<(&'static str, u64)> {
+        self.shared.store.spent()
+    }
+
     /// Refusals of the store so far, by name.
     #[must_use]
     pub fn refusals(&self) -> Vec<(&'static str, u64)> {

@@ -61,6 +61,11 @@ pub trait Store: Send + Sync {
     /// Refusals so far, by name.
     fn refusals(&self) -> Vec<(&'static str, u64)>;
 
+    /// What its requests cost so far, by name; of a store whose requests have a price.
+    fn spent(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Puts the records of a scope out of reach for all clients. Returns what it did with the models' names that it knows.
     ///
     /// # Errors

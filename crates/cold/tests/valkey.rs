@@ -438,6 +438,8 @@ fn certificates(name: &str) -> [Vec<u8>; 3] {
     let key = || rcgen::KeyPair::generate().unwrap();
     let mut of_authority = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
     of_authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    // Apart from the name of what it signs, which would else count as signed by itself.
+    of_authority.distinguished_name.push(rcgen::DnType::CommonName, "authority");
     let authority = rcgen::CertifiedIssuer::self_signed(of_authority, key()).unwrap();
     let own_key = key();
     let own = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -469,9 +471,14 @@ fn tls_and_a_user_open_a_server_and_nothing_less_does() {
             "--tls-ca-cert-file",
             &ca_file,
             "--user",
-            "engine on >word ~tierkv:* +@all",
+            "engine",
+            "on",
+            ">word",
+            "~tierkv:*",
+            "+@all",
             "--user",
-            "default off",
+            "default",
+            "off",
         ],
     );
     let open = |hosts: &str, ca: &[u8], is_known: bool, password: &str| {

@@ -323,19 +323,28 @@ pub fn cold_progress(id: u32, request: u32) -> napi::Result<Option<f64>> {
     run(|| Ok(STORES.get(id)?.progress(request).map(number)))
 }
 
-/// Refusals of one kind.
+/// A count of one kind.
 #[napi(object)]
-pub struct ColdRefusals {
+pub struct ColdCount {
     pub name: String,
     pub count: f64,
 }
 
+fn counts(all: Vec<(&'static str, u64)>) -> Vec<ColdCount> {
+    let one = |(name, count): (&str, u64)| ColdCount { name: name.to_owned(), count: number(count) };
+    all.into_iter().map(one).collect()
+}
+
 /// Returns how often the store has refused, by kind.
 #[napi]
-pub fn cold_refusals(id: u32) -> napi::Result<Vec<ColdRefusals>> {
-    let one =
-        |(name, count): (&str, u64)| ColdRefusals { name: name.to_owned(), count: number(count) };
-    run(|| Ok(STORES.get(id)?.refusals().into_iter().map(one).collect()))
+pub fn cold_refusals(id: u32) -> napi::Result<Vec<ColdCount>> {
+    run(|| Ok(counts(STORES.get(id)?.refusals())))
+}
+
+/// Returns what the requests to a bucket cost: `reads`, `writes`, `read_bytes`, `written_bytes`; nothing of other stores.
+#[napi]
+pub fn cold_spent(id: u32) -> napi::Result<Vec<ColdCount>> {
+    run(|| Ok(counts(STORES.get(id)?.spent())))
 }
 
 /// Closes the store's connections once running requests have ended; idempotent.

@@ -23,6 +23,7 @@ import {
   coldPing,
   coldProgress,
   coldRefusals,
+  coldSpent,
   coldStore,
   coldTake,
   Goodput,
@@ -173,8 +174,7 @@ export class ColdStore implements BlockStore {
   ): Promise<ItemStatus[]> {
     const keys = Buffer.concat(items.map(({ key }) => key));
     const records = Uint32Array.from(items, ({ record }) => record.id);
-    const begin: Begin = (id, ms) => 
-      coldStore(id, ms, tenant, flushed, namespace, keys, records);
+    const begin: Begin = (id, ms) => coldStore(id, ms, tenant, flushed, namespace, keys, records);
     const { data, numbers } = await this.#call("Store", { deadlineMs }, begin);
     const [bytes = 0] = numbers;
     this.#counts.stored_bytes += bytes;
@@ -273,10 +273,9 @@ export class ColdStore implements BlockStore {
   /** Returns this process's counts, the store's refusals, and the memory of its nodes as far as they tell. */
   async stats(deadlineMs: number): Promise<StatsReply> {
     const nodes = await this.nodes(deadlineMs);
-    const refusals = coldRefusals(this.#id).map(({ name, count }): [string, number] => [
-      `refused_${name}`,
-      count,
-    ]);
+    const refusals = coldRefusals(this.#id).map(({ name, count }) => [`refused_${name}`, count]);
+    const spent = coldSpent(this.#id).map(({ name, count }) => [`requests_${name}`, count]);
+    const told = Object.fromEntries([...refusals, ...spent]) as Record<string, number>;
     const sum = (of: (node: StoreNode) => number): number =>
       nodes.reduce((total, node) => total + of(node), 0);
     return {
@@ -289,7 +288,7 @@ export class ColdStore implements BlockStore {
       reservedBytes: 0,
       records: sum(({ keys }) => keys),
       namespaces: 0,
-      counters: { ...this.#counts, ...Object.fromEntries<number>(refusals) },
+      counters: { ...this.#counts, ...told },
       disk: null,
       lanes: 0,
       outBytesPerS: 0,

@@ -117,38 +117,41 @@ test("a flush of a bucket is refused with the reason", async () => {
   await expect(store.flush(null, SOON_MS)).rejects.toMatchObject({ code: "VAULT_REFUSED" });
 });
 
-test.skipIf(!HAS_VALKEY)("a flush reaches every client, with its scope, before the next answer is used", async () => {
-  const server = await ValkeyServer.start();
-  const [one, other] = [openStore(server.address), openStore(server.address)];
-  const pages = await Pages.open(3, 4096);
-  one.learnModel(NAMESPACE, "m");
-  await one.nameModel(NAMESPACE, "m", SOON_MS);
-  await one.store(NAMESPACE, pages.encode(), SOON_MS, 5);
-  const held = (store: ColdStore, tenant: number): Promise<number> =>
-    store
-      .lookup(NAMESPACE, pages.keys, SOON_MS, { trace: null, isCounted: true, tenant })
-      .then((bits) => bits[0] ?? 0);
-  expect([await held(one, 5), await held(other, 5)]).toEqual([0b111, 0b111]);
-  const heard: unknown[] = [];
-  other.flushes.listen({ onHello() {}, onFlush: (scopes) => heard.push(scopes) });
-  const { unknownModel, models } = await one.flush(null, SOON_MS, "kv", "n");
-  expect([unknownModel, models]).toEqual([true, ["m"]]);
-  expect(await held(other, 5)).toBe(0b111);
-  await one.flush(null, SOON_MS, null, "m", 5);
-  expect([await held(other, 5), await held(other, 0)]).toEqual([0, 0b111]);
-  await one.flush(NAMESPACE, SOON_MS);
-  expect(await held(other, 0)).toBe(0);
-  const all = { everyNamespace: false, namespaces: [], tenant: 0, recordClass: 0, model: "" };
-  expect(heard).toEqual([
-    [{ ...all, number: 1, recordClass: 1, model: "n" }],
-    [{ ...all, number: 2, model: "m", tenant: 5 }],
-    [{ ...all, number: 3, namespaces: [NAMESPACE] }],
-  ]);
-  // Records made with knowledge of fewer flushes than took them are not stored.
-  const late = await other.store(NAMESPACE, pages.encode(), SOON_MS, 0, 2);
-  expect(late).toEqual([ItemStatus.INCOMPLETE, ItemStatus.INCOMPLETE, ItemStatus.INCOMPLETE]);
-  expect(await other.store(NAMESPACE, pages.encode(), SOON_MS, 0, 3)).toEqual([1, 1, 1]);
-});
+test.skipIf(!HAS_VALKEY)(
+  "a flush reaches every client, with its scope, before the next answer is used",
+  async () => {
+    const server = await ValkeyServer.start();
+    const [one, other] = [openStore(server.address), openStore(server.address)];
+    const pages = await Pages.open(3, 4096);
+    one.learnModel(NAMESPACE, "m");
+    await one.nameModel(NAMESPACE, "m", SOON_MS);
+    await one.store(NAMESPACE, pages.encode(), SOON_MS, 5);
+    const held = (store: ColdStore, tenant: number): Promise<number> =>
+      store
+        .lookup(NAMESPACE, pages.keys, SOON_MS, { trace: null, isCounted: true, tenant })
+        .then((bits) => bits[0] ?? 0);
+    expect([await held(one, 5), await held(other, 5)]).toEqual([0b111, 0b111]);
+    const heard: unknown[] = [];
+    other.flushes.listen({ onHello() {}, onFlush: (scopes) => heard.push(scopes) });
+    const { unknownModel, models } = await one.flush(null, SOON_MS, "kv", "n");
+    expect([unknownModel, models]).toEqual([true, ["m"]]);
+    expect(await held(other, 5)).toBe(0b111);
+    await one.flush(null, SOON_MS, null, "m", 5);
+    expect([await held(other, 5), await held(other, 0)]).toEqual([0, 0b111]);
+    await one.flush(NAMESPACE, SOON_MS);
+    expect(await held(other, 0)).toBe(0);
+    const all = { everyNamespace: false, namespaces: [], tenant: 0, recordClass: 0, model: "" };
+    expect(heard).toEqual([
+      [{ ...all, number: 1, recordClass: 1, model: "n" }],
+      [{ ...all, number: 2, model: "m", tenant: 5 }],
+      [{ ...all, number: 3, namespaces: [NAMESPACE] }],
+    ]);
+    // Records made with knowledge of fewer flushes than took them are not stored.
+    const late = await other.store(NAMESPACE, pages.encode(), SOON_MS, 0, 2);
+    expect(late).toEqual([ItemStatus.INCOMPLETE, ItemStatus.INCOMPLETE, ItemStatus.INCOMPLETE]);
+    expect(await other.store(NAMESPACE, pages.encode(), SOON_MS, 0, 3)).toEqual([1, 1, 1]);
+  },
+);
 
 test.skipIf(!HAS_VALKEY)("a watch ends with another client's flush", async () => {
   const server = await ValkeyServer.start();
@@ -163,12 +166,23 @@ test.skipIf(!HAS_VALKEY)("a watch ends with another client's flush", async () =>
 });
 
 test.skipIf(!HAS_VALKEY)("a server tells its memory, its policy and its keys", async () => {
-  const server = await ValkeyServer.start(["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lfu"]);
+  const server = await ValkeyServer.start([
+    "--maxmemory",
+    "64mb",
+    "--maxmemory-policy",
+    "allkeys-lfu",
+  ]);
   const store = openStore(server.address, { ttlS: 1000 });
   const pages = await Pages.open(2, 4096);
   await store.store(NAMESPACE, pages.encode(), SOON_MS);
   const [node] = await store.nodes(SOON_MS);
   // Three copies of the list of flushes lie beside the records, and stay.
-  expect(node).toMatchObject({ maxBytes: 64 << 20, policy: "allkeys-lfu", keys: 5, expiring: 2, trouble: "" });
+  expect(node).toMatchObject({
+    maxBytes: 64 << 20,
+    policy: "allkeys-lfu",
+    keys: 5,
+    expiring: 2,
+    trouble: "",
+  });
   expect(await store.stats(SOON_MS)).toMatchObject({ maxBytes: 64 << 20, records: 5 });
 });
