@@ -203,17 +203,23 @@ function storeUnseen({ targets }: Seen): Finding[] {
   );
 }
 
-/** What a store refused since the client of this command, or the sidecar, began. */
-function storeRefuses({ targets }: Seen): Finding[] {
-  return targets.flatMap(({ target, address, counters, nodes }) => {
-    const said = Object.entries(counters ?? {}).filter(
-      ([name, count]) => name.startsWith("refused_") && count > 0,
-    );
-    if (nodes === null || said.length === 0) return [];
-    const list = said.map(([name, count]) => `${name.slice("refused_".length)} ${count} times`);
-    return [note("store_refuses", `${target} at ${address} refused: ${list.join(", ")}`)];
-  });
+/** What a store refused since the sidecar began. */
+function storeRefuses({ sidecar }: Seen): Finding[] {
+  return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
+    // A running sidecar of an earlier release sends no `counts`.
+    vaults.flatMap(({ address, counts = null }) => {
+      const said = Object.entries(counts ?? {}).filter(
+        ([what, count]) => what.startsWith(REFUSED) && count > 0,
+      );
+      if (said.length === 0) return [];
+      const list = said.map(([what, count]) => `${what.slice(REFUSED.length)} ${count} times`);
+      const what = `the ${name} store at ${address} refused since the sidecar started`;
+      return [note("store_refuses", `${what}: ${list.join(", ")}`)];
+    }),
+  );
 }
+
+const REFUSED = "refused_";
 
 function ofNodes(
   targets: Seen["targets"],

@@ -20,7 +20,7 @@ use tierkv_core::store::ItemStatus;
 use self::address::Address;
 use self::commands::Told;
 pub use self::connection::Login;
-use self::flushes::{Flushes, Lines, Seen};
+use self::flushes::{Flushes, Lines, Seen, hex};
 use self::refusals::Refusals;
 use self::spread::{Got, values};
 use self::topology::Topology;
@@ -108,9 +108,10 @@ impl Valkey {
             self.flushes.read_models(namespace, &self.lines(), call)?;
         }
         let cover = self.flushes.cover(namespace, tenant).unwrap_or_default();
-        let name = |key: &PackedKey| {
-            [&self.prefix[..], &cover.to_be_bytes(), namespace, key.as_slice()].concat()
-        };
+        // As text, because braces among the bytes would send all records of a namespace to one slot.
+        let mut front = self.prefix.clone();
+        front.extend(format!("{cover:016x}:{}:", hex(namespace)).into_bytes());
+        let name = |key: &PackedKey| [&front[..], key.as_slice()].concat();
         let records = keys.len();
         let keys = keys.iter().map(name).chain(self.flushes.keys().iter().cloned()).collect();
         Ok(Names { keys, records, cover })
@@ -149,7 +150,11 @@ impl Valkey {
     ) -> Result<(Names, Vec<bool>)> {
         for _ in 0..VALKEY_FLUSH_ROUNDS_MAX {
             let names = self.names(namespace, packed, call)?;
-            let asked = self.ask(command, &names.keys, names.records, call)?;
+            let asked = if command == b"EXISTS" && self.topology.is_alone() {
+                self.exist(&names.keys, names.records, call)?
+            } else {
+                self.ask(command, &names.keys, names.records, call)?
+            };
             let Some(asked) = self.heeded(&names, namespace, asked, call)? else { continue };
             let told = values(asked, |_| Told::Is(false))?;
             let is = told.into_iter().map(|told| matches!(told, Told::Is(true))).collect();
@@ -185,7 +190,7 @@ impl Store for Valkey {
         let told = values(fetched, |_| Told::Status(ItemStatus::Incomplete))?;
         let status = |told| match told {
             Told::Status(status) => status,
-            Told::Is(_) | Told::Number(_) => ItemStatus::Incomplete,
+            Told::Is(_) | Told::Count(_) | Told::Number(_) => ItemStatus::Incomplete,
         };
         Ok(told.into_iter().map(status).collect())
     }

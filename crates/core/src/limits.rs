@@ -463,6 +463,9 @@ pub const COLD_STORE_THREADS: usize = 2;
 /// Connections to one node of Valkey that one request uses, and that stay open for the next.
 pub const VALKEY_CONNECTIONS_MAX: usize = 4;
 
+/// Records that one command asks a server for, where it alone has all of them.
+pub const VALKEY_EXISTS_KEYS: usize = 64;
+
 /// Nodes of a Valkey cluster.
 pub const VALKEY_NODES_MAX: usize = 1024;
 

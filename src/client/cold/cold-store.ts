@@ -264,6 +264,14 @@ export class ColdStore implements BlockStore {
     }
   }
 
+  /** What the store refused since this client began, by name, and what requests to a bucket cost. */
+  counts(): Readonly<Record<string, number>> {
+    if (this.#closing.signal.aborted) return {};
+    const refusals = coldRefusals(this.#id).map(({ name, count }) => [`refused_${name}`, count]);
+    const spent = coldSpent(this.#id).map(({ name, count }) => [`requests_${name}`, count]);
+    return Object.fromEntries([...refusals, ...spent]) as Record<string, number>;
+  }
+
   /** What each node of a Valkey says of its memory; empty for a bucket. */
   async nodes(deadlineMs: number): Promise<readonly StoreNode[]> {
     const { data } = await this.#call("Nodes", { deadlineMs }, coldNodes);
@@ -273,9 +281,6 @@ export class ColdStore implements BlockStore {
   /** Returns this process's counts, the store's refusals, and the memory of its nodes as far as they tell. */
   async stats(deadlineMs: number): Promise<StatsReply> {
     const nodes = await this.nodes(deadlineMs);
-    const refusals = coldRefusals(this.#id).map(({ name, count }) => [`refused_${name}`, count]);
-    const spent = coldSpent(this.#id).map(({ name, count }) => [`requests_${name}`, count]);
-    const told = Object.fromEntries([...refusals, ...spent]) as Record<string, number>;
     const sum = (of: (node: StoreNode) => number): number =>
       nodes.reduce((total, node) => total + of(node), 0);
     return {
@@ -288,7 +293,7 @@ export class ColdStore implements BlockStore {
       reservedBytes: 0,
       records: sum(({ keys }) => keys),
       namespaces: 0,
-      counters: { ...this.#counts, ...told },
+      counters: { ...this.#counts, ...this.counts() },
       disk: null,
       lanes: 0,
       outBytesPerS: 0,

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use tierkv_core::error::Result;
 use tierkv_core::lane::client::Content;
 use tierkv_core::lane::wire::Alive;
-use tierkv_core::limits::VALKEY_CONNECTIONS_MAX;
+use tierkv_core::limits::{VALKEY_CONNECTIONS_MAX, VALKEY_EXISTS_KEYS};
 use tierkv_core::store::ItemStatus;
 
 use super::Valkey;
@@ -21,6 +21,8 @@ pub enum Told {
     Is(bool),
     /// Outcome of a fetch.
     Status(ItemStatus),
+    /// How many of several records are there.
+    Count(i64),
     /// Number of a copy of the list of flushes; none: there is no such copy.
     Number(Option<u64>),
 }
@@ -82,6 +84,76 @@ impl Valkey {
             }
             Ok(())
         })
+    }
+
+    /// Asks one server for many records with one command each, and once more for those of which a part is there: of a prompt's blocks
+    /// usually the first ones are, up to some block.
+    pub(super) fn exist(
+        &self,
+        keys: &[Vec<u8>],
+        records: usize,
+        call: &Call,
+    ) -> Result<Vec<Option<Got<Told>>>> {
+        let (names, lists) = keys.split_at(records);
+        let chunks: Vec<_> = names.chunks(VALKEY_EXISTS_KEYS).collect();
+        let firsts: Vec<_> =
+            chunks.iter().map(|chunk| chunk[0].clone()).chain(lists.iter().cloned()).collect();
+        let way = self.way(1, chunks.len(), true);
+        let asked = spread(&way, &firsts, call, &|connection, part, call, done| {
+            let mut out = Vec::with_capacity(names.len() * 160);
+            for index in part.in_order(chunks.len()) {
+                match chunks.get(index) {
+                    Some(chunk) => {
+                        let names = chunk.iter().map(Vec::as_slice);
+                        let words = std::iter::once(&b"EXISTS"[..]).chain(names);
+                        push_for(&mut out, part, &words.collect::<Vec<_>>());
+                    }
+                    None => push_for(&mut out, part, &[b"HGET", &firsts[index], NUMBER]),
+                }
+            }
+            connection.send(&mut [IoSlice::new(&out)], call)?;
+            for index in part.in_order(chunks.len()) {
+                end_asking(connection, part, call)?;
+                let got = match self.head(connection, call)? {
+                    Head::Ended(got) => got,
+                    Head::Reply(Reply::Int(count)) => Got::Value(Told::Count(count)),
+                    Head::Reply(reply) => Got::Value(number(reply, connection, call)?),
+                };
+                done.push((index, got));
+            }
+            Ok(())
+        })?;
+        let mut outcomes: Vec<Option<Got<Told>>> = Vec::with_capacity(keys.len());
+        let mut open = Vec::new();
+        for (at, outcome) in asked.into_iter().enumerate() {
+            let Some(chunk) = chunks.get(at) else {
+                outcomes.push(outcome);
+                continue;
+            };
+            let count = match &outcome {
+                Some(Got::Value(Told::Count(count))) => usize::try_from(*count).ok(),
+                _ => None,
+            };
+            let from = outcomes.len();
+            for place in 0..chunk.len() {
+                outcomes.push(match (&outcome, count) {
+                    (_, Some(count)) => Some(Got::Value(Told::Is(count == chunk.len()))),
+                    (Some(Got::Refused(text)), None) => Some(Got::Refused(text.clone())),
+                    _ => None,
+                });
+                if count.is_some_and(|count| count > 0 && count < chunk.len()) {
+                    open.push(from + place);
+                }
+            }
+        }
+        if !open.is_empty() {
+            let names: Vec<_> = open.iter().map(|at| keys[*at].clone()).collect();
+            let told = self.ask(b"EXISTS", &names, names.len(), call)?;
+            for (at, got) in open.into_iter().zip(told) {
+                outcomes[at] = got;
+            }
+        }
+        Ok(outcomes)
     }
 
     /// Fetches the records of the first keys to their places, and asks the further keys for their numbers.

@@ -150,6 +150,11 @@ impl Topology {
         })
     }
 
+    /// Whether one server is known to own all keys.
+    pub fn is_alone(&self) -> bool {
+        matches!(self.state().owners, Some(Owners::One(_)))
+    }
+
     /// All primaries.
     ///
     /// # Errors

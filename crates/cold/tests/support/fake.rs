@@ -134,8 +134,9 @@ fn serve(
             }
             (Fault::Babbles, _) => out.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok()?,
             (_, "EXISTS") => {
-                let has = state.lock().unwrap().values.contains_key(&arguments[1]);
-                out.write_all(format!(":{}\r\n", u8::from(has)).as_bytes()).ok()?;
+                let state = state.lock().unwrap();
+                let has = arguments[1..].iter().filter(|key| state.values.contains_key(*key));
+                out.write_all(format!(":{}\r\n", has.count()).as_bytes()).ok()?;
             }
             (_, "UNLINK") => {
                 let had = state.lock().unwrap().values.remove(&arguments[1]).is_some();

@@ -55,10 +55,10 @@ capabilities:
 
 {{/* [cluster] with Valkey in place of vaults. In the clear only where its address says so. */}}
 {{- define "tierkv.store" -}}
-{{- $store := .Values.store -}}
-{{- $cluster := dict "kv_cold" $store.address "ssm_cold" $store.address "store_prefix" $store.prefix "store_ttl_s" $store.ttlSeconds -}}
-{{- if hasPrefix "valkey:" $store.address -}}{{- $_ := set $cluster "insecure_lan" true -}}{{- end -}}
-{{- if $store.caSecret -}}{{- $_ := set $cluster "store_tls_ca" "/run/store/ca.crt" -}}{{- end -}}
+{{- $address := .Values.store.address -}}
+{{- $cluster := dict "kv_cold" $address "ssm_cold" $address "store_prefix" .Values.store.prefix "store_ttl_s" (int .Values.store.ttlSeconds) -}}
+{{- if hasPrefix "valkey:" $address -}}{{- $_ := set $cluster "insecure_lan" true -}}{{- end -}}
+{{- if .Values.store.caSecret -}}{{- $_ := set $cluster "store_tls_ca" "/run/store/ca.crt" -}}{{- end -}}
 {{ $cluster | toJson }}
 {{- end }}
 
