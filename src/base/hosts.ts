@@ -18,17 +18,23 @@ export function sharedPath(address: string): string | null {
   return address.startsWith(SHARED_PREFIX) ? address.slice(SHARED_PREFIX.length) : null;
 }
 
-/** Schemes of stores that others run. */
-const STORES = ["valkey", "s3"] as const;
+/** Kinds of stores that others run, by scheme. */
+const STORES = { "valkey://": "valkey", "valkeys://": "valkey", "s3://": "s3" } as const;
 
 /** Returns the kind of the store that others run at an address; null: another kind of address. */
-export function storeKind(address: string): (typeof STORES)[number] | null {
-  return STORES.find((scheme) => address.startsWith(`${scheme}://`)) ?? null;
+export function storeKind(address: string): "valkey" | "s3" | null {
+  for (const [scheme, kind] of Object.entries(STORES)) if (address.startsWith(scheme)) return kind;
+  return null;
 }
 
-/** Returns the `host:port` of each server that a `valkey://` address names. */
+/** True for a Valkey that is reached with TLS. */
+export function isSecureStore(address: string): boolean {
+  return address.startsWith("valkeys://");
+}
+
+/** Returns the `host:port` of each server that an address of Valkey names. */
 export function valkeyHosts(address: string): string[] {
-  const [hosts = ""] = address.slice("valkey://".length).split("/");
+  const [hosts = ""] = address.slice(address.indexOf("://") + "://".length).split("/");
   return hosts.split(",");
 }
 

@@ -75,8 +75,9 @@ export class Archive implements BlockSource {
     keys: Buffer,
     reason: string,
     deadlineMs: number,
+    tenant?: number,
   ): Promise<ItemStatus[]> {
-    return this.#vault.report(namespace, keys, reason, deadlineMs);
+    return this.#vault.report(namespace, keys, reason, deadlineMs, tenant);
   }
 
   /** Does nothing: the vault closes its connections. */

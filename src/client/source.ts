@@ -40,6 +40,8 @@ export interface Purpose {
   trace: Buffer | null;
   /** False for a look-up that no request caused: the peer's hit rate leaves it out. */
   isCounted: boolean;
+  /** Tenant of all asked records, for places whose names of records depend on it; left out: nobody in particular. */
+  tenant?: number;
 }
 
 export const OF_A_REQUEST: Purpose = { trace: null, isCounted: true };
@@ -78,6 +80,8 @@ export interface FetchWindow {
   leases: Uint32Array;
   /** Context of the span that fetches, 25 bytes; null, or left out: no span. */
   trace?: Buffer | null;
+  /** Tenant of all records; left out: nobody in particular. */
+  tenant?: number;
 }
 
 export interface FetchOptions {
@@ -131,6 +135,7 @@ export interface BlockSource extends Peer {
     keys: Buffer,
     records: readonly number[],
     deadlineMs: number,
+    tenant?: number,
   ): Promise<Settled>;
 
   /**
@@ -142,6 +147,7 @@ export interface BlockSource extends Peer {
     keys: Buffer,
     reason: string,
     deadlineMs: number,
+    tenant?: number,
   ): Promise<ItemStatus[]>;
 }
 
@@ -183,6 +189,9 @@ export interface Destination extends Peer {
     trace?: Buffer | null,
   ): Promise<ItemStatus[]>;
 
+  /** Notes a namespace's model before its records are asked for; left out: names of records do not depend on it. */
+  learnModel?(namespace: Buffer, model: string): void;
+
   /** Names a namespace's model, for flushes by model; left out: it keeps no names. */
   nameModel?(namespace: Buffer, model: string, deadlineMs: number): Promise<unknown>;
 
@@ -198,6 +207,9 @@ export interface Destination extends Peer {
 
   /** Assigns records to a session, or keeps or ends it; left out: it knows no sessions. */
   keep?(request: m.KeepRequest, deadlineMs: number): Promise<m.KeepReply>;
+
+  /** What a store that others run refused, by name (`refused_`), and what requests to it cost (`requests_`); left out: a vault. */
+  counts?(): Readonly<Record<string, number>>;
 
   /** Lists the sessions it keeps; left out with `keep`. */
   sessions?(deadlineMs: number): Promise<m.Session[]>;

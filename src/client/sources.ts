@@ -24,10 +24,11 @@ export interface SourceKind {
   open(options: SourceOptions): Promise<BlockStore>;
 }
 
-/** Opens a store that others run. Throws BAD_ARGUMENT or DISK_FAILED for an address or credentials that cannot be used. */
+/** Opens a store that others run. Throws BAD_ARGUMENT, DISK_FAILED or CREDENTIALS for an address or credentials that cannot be used. */
 async function openStore({ address, name, config, logger }: SourceOptions): Promise<BlockStore> {
   const { ColdStore } = await import("./cold/cold-store.ts");
-  return new ColdStore({ address, name, ttlS: config.cluster.storeTtlS, logger });
+  const { storeSettings } = await import("./cold/settings.ts");
+  return new ColdStore({ address, name, settings: storeSettings(config, name), logger });
 }
 
 /** Each row loads its folder at the first use. */
@@ -41,6 +42,7 @@ const SOURCES: readonly SourceKind[] = [
     },
   },
   { scheme: "valkey:", open: openStore },
+  { scheme: "valkeys:", open: openStore },
   { scheme: "s3:", open: openStore },
 ];
 

@@ -1,12 +1,13 @@
 // Owns the choice of a target's client: over the network with credentials, or in shared memory of this machine.
 import type { RecordClass } from "../base/block.ts";
 import { TierkvError } from "../base/errors.ts";
-import { isVaultAddress, sharedPath, storeKind } from "../base/hosts.ts";
+import { isSecureStore, isVaultAddress, sharedPath, storeKind } from "../base/hosts.ts";
 import { HELLO_TIMEOUT_MS } from "../base/limits/general.ts";
 import { createLogger, silent } from "../base/log.ts";
 import type { Logger } from "../base/log.ts";
 import { askOnce } from "../client/ask.ts";
 import { ColdStore } from "../client/cold/cold-store.ts";
+import { storeSettings } from "../client/cold/settings.ts";
 import { SharedVault } from "../client/shared-vault.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import type { Vault } from "../client/vault.ts";
@@ -34,19 +35,19 @@ export async function linkTo(
     return { client: await sharedAt(config, address, name, logger, size), isTls: false };
   }
   if (storeKind(address) !== null) {
-    return { client: storeAt(config, address, name, logger), isTls: false };
+    return { client: storeAt(config, address, name, logger), isTls: isSecureStore(address) };
   }
   return remoteLink(config, target, logger, lanes);
 }
 
-/** Opens a store that others run. Throws BAD_ARGUMENT or DISK_FAILED for an address or credentials that cannot be used. */
+/** Opens a store that others run. Throws BAD_ARGUMENT, DISK_FAILED or CREDENTIALS for an address or credentials that cannot be used. */
 export function storeAt(
   config: Config,
   address: string,
   name: RecordClass,
   logger: Logger,
 ): ColdStore {
-  return new ColdStore({ address, name, ttlS: config.cluster.storeTtlS, logger });
+  return new ColdStore({ address, name, settings: storeSettings(config, name), logger });
 }
 
 function remoteLink(

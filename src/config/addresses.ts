@@ -88,7 +88,7 @@ function vaultAddress(): Kind<Address> {
 export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
   const remote = vaultAddress();
   const one: Kind<Address> = {
-    describe: `${remote.describe}, \`"valkey://host:6379"\`, \`"s3://bucket/prefix"\`, or \`"shm:/path"\``,
+    describe: `${remote.describe}, \`"valkeys://host:6379"\`, \`"s3://bucket/prefix"\`, or \`"shm:/path"\``,
     parse(raw, key) {
       if (typeof raw === "string" && storeKind(raw) !== null) return storeAddress(raw, key);
       const memory = typeof raw === "string" ? sharedPath(raw) : null;
@@ -195,9 +195,9 @@ function sharedAddress(file: string, key: string): Parsed<Address> {
   return { value: { host: "", port: 0, text: `shm:${file}` } };
 }
 
-/** `valkey://host:port[,host:port...][/database]` or `s3://bucket[/prefix]`. */
+/** `valkey://host:port[,host:port...][/database]`, the same with `valkeys://`, or `s3://bucket[/prefix]`. */
 function storeAddress(text: string, key: string): Parsed<Address> {
-  const fix = `write ${key} = "valkey://host:6379" or "s3://bucket/prefix"`;
+  const fix = `write ${key} = "valkey://host:6379", "valkeys://host:6379" for TLS, or "s3://bucket/prefix"`;
   if (text.length > STORE_ADDRESS_MAX) {
     return badValue(`more than ${STORE_ADDRESS_MAX} characters`, fix);
   }
@@ -210,9 +210,10 @@ function bucketAddress(text: string, fix: string): Parsed<Address> {
 }
 
 function valkeyAddress(text: string, fix: string): Parsed<Address> {
-  const place = text.slice("valkey://".length);
+  const place = text.slice(text.indexOf("://") + "://".length);
   if (place.includes("@")) {
-    return badValue("user and password stand in VALKEY_USERNAME and VALKEY_PASSWORD", fix);
+    const reason = "user and password stand in store_user and store_password";
+    return badValue(`${reason}, or in VALKEY_USERNAME and VALKEY_PASSWORD`, fix);
   }
   const [, database = "0", ...rest] = place.split("/");
   if (rest.length > 0 || !/^\d*$/.test(database)) return badValue("no number of a database", fix);

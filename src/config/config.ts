@@ -40,6 +40,17 @@ export interface ClusterConfig {
   readonly insecureLan: boolean;
   /** Time to live of records in a store that others run; null: the store's own rules. */
   readonly storeTtlS: number | null;
+  /** Before all keys in Valkey. */
+  readonly storePrefix: string;
+  /** Whether replicas of Valkey are read. */
+  readonly storeReplicas: boolean;
+  /** User of Valkey, and file of the password; null: the environment's, or none. */
+  readonly storeUser: string | null;
+  readonly storePassword: string | null;
+  /** Trust and identity for `valkeys://`; null: the system's authorities, and no certificate. */
+  readonly storeTlsCa: string | null;
+  readonly storeTlsCert: string | null;
+  readonly storeTlsKey: string | null;
 }
 
 /** The form in which recurrent states are stored. */

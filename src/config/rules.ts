@@ -3,6 +3,7 @@ import { isIP } from "node:net";
 import {
   isLocal,
   isNames,
+  isSecureStore,
   sharedPath,
   sourceOf,
   splitAddress,
@@ -69,10 +70,23 @@ const certificateHasKey =
   (config) =>
     half(section, "tls", config[section].tlsCert, config[section].tlsKey);
 
+const storeHasItsKey: Rule = ({ cluster: { storeTlsCert, storeTlsKey } }) =>
+  half("cluster", "store_tls", storeTlsCert, storeTlsKey);
+
+const storeKnowsWho: Rule = ({ cluster: { storeUser, storePassword } }) =>
+  storeUser === null || storePassword !== null
+    ? null
+    : {
+        path: ["cluster", "store_user"],
+        reason: "user and password go together, and there is no store_password",
+        fix: 'write store_password = "/etc/tierkv/valkey-password", or remove store_user and set VALKEY_USERNAME',
+      };
+
 /** Records for Valkey travel in the clear, as `insecure_lan` allows for vaults. */
 const storesAreNear: Rule = ({ cluster: { kvCold, ssmCold, insecureLan } }) => {
   const isFar = ({ text }: { text: string }): boolean =>
     storeKind(text) === "valkey" &&
+    !isSecureStore(text) &&
     valkeyHosts(text).some((host) => !isLocal({ host: splitAddress(host).host, text: host }));
   const [name, far] = kvCold.some(isFar)
     ? (["kv_cold", kvCold.find(isFar)] as const)
@@ -81,7 +95,7 @@ const storesAreNear: Rule = ({ cluster: { kvCold, ssmCold, insecureLan } }) => {
   return {
     path: ["cluster", name],
     reason: `${far.text} is on another machine, and valkey:// is not encrypted`,
-    fix: "write insecure_lan = true on a network you trust",
+    fix: "write valkeys:// and store_tls_ca, or insecure_lan = true on a network you trust",
   };
 };
 
@@ -91,12 +105,16 @@ const storeIsAlone: Rule = ({ cluster: { kvCold, ssmCold } }) => {
     ["ssm_cold", ssmCold],
   ] as const) {
     const far = all.filter(({ text }) => sharedPath(text) === null);
+    const buckets = far.filter(({ text }) => storeKind(text) === "s3");
+    const others = far.filter(({ text }) => storeKind(text) !== "s3");
     const store = far.find(({ text }) => storeKind(text) !== null);
+    const isPlain = others.every(({ text }) => !isNames(text));
     if (store === undefined || far.length === 1) continue;
+    if (buckets.length === 1 && others.length === 1 && isPlain) continue;
     return {
       path: ["cluster", name],
       reason: `${store.text} is no member of a pool, and the list has other addresses`,
-      fix: `write ${name} = "${store.text}" alone, or behind shm: memory`,
+      fix: `write ${name} = "${store.text}" alone or behind shm: memory, or one vault or Valkey and one bucket behind it`,
     };
   }
   return null;
@@ -338,6 +356,8 @@ const RULES: Readonly<Record<string, Rule>> = {
     };
   },
   storesAreNear,
+  storeHasItsKey,
+  storeKnowsWho,
   storeIsAlone,
   statesNeedNoRuns,
   sharedKvIsOne: sharedIsOne("kvCold"),

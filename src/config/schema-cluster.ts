@@ -1,6 +1,6 @@
 // Owns the keys of `[cluster]`: the machine's role, the vaults, and their credentials.
 import { join } from "node:path";
-import { STORE_TTL_S_MAX } from "../base/limits/cold.ts";
+import { STORE_PREFIX_MAX, STORE_TTL_S_MAX } from "../base/limits/cold.ts";
 import { PATH_BYTES_MAX } from "../base/limits/general.ts";
 import { POOL_VAULTS_MAX } from "../base/limits/pool.ts";
 import { SHARED_HOSTS_MAX } from "../base/limits/shared.ts";
@@ -22,7 +22,7 @@ export const CLUSTER: Schema["cluster"] = {
     },
     kv_cold: {
       kind: vaultAddresses(POOL_VAULTS_MAX),
-      doc: "Addresses of the vaults for attention KV. Several vaults form a pool: each holds a part of every longer prompt, and a restore reads from all at once. Write each address identically on all machines. `dns:` stands for all vaults of the name, which is resolved every 10 s. `pool:` stands for all vaults that keep a list with this one (`[vault] pool_key`). `shm:/dev/shm/NAME` is memory that this machine's sidecars share, alone or before other vaults; `[vault] max_bytes` is its size. `valkey://host:6379` is a Valkey or Redis server, or any member of a cluster; `s3://bucket/prefix` is a bucket. Without `kv_cold` and `ssm_cold`, the sidecar starts a vault on this machine.",
+      doc: "Addresses of the vaults for attention KV. Several vaults form a pool: each holds a part of every longer prompt, and a restore reads from all at once. Write each address identically on all machines. `dns:` stands for all vaults of the name, which is resolved every 10 s. `pool:` stands for all vaults that keep a list with this one (`[vault] pool_key`). `shm:/dev/shm/NAME` is memory that this machine's sidecars share, alone or before other vaults; `[vault] max_bytes` is its size. `valkey://host:6379` is a Valkey or Redis server, or any member of a cluster (several, separated by commas, stand in for each other), `valkeys://` the same with TLS; `s3://bucket/prefix` is a bucket. Without `kv_cold` and `ssm_cold`, the sidecar starts a vault on this machine.",
       ...emptyList("none", '"192.168.1.10:50051"'),
       isShown: true,
     },
@@ -94,5 +94,43 @@ export const CLUSTER: Schema["cluster"] = {
       doc: "Time to live of a record that this machine stores in Valkey, in seconds. A bucket has lifecycle rules instead.",
       ...optional("none: records stay until Valkey evicts them", "604_800"),
     },
+    store_prefix: {
+      kind: label(STORE_PREFIX_MAX),
+      doc: "Beginning of all keys in Valkey. Deployments with different prefixes share a server and no record.",
+      ...byDefault("tierkv", "team-a"),
+    },
+    store_replicas: {
+      kind: boolean,
+      doc: "`true`: restores read from replicas of a Valkey cluster as well as from primaries. A record that a replica lacks is asked of its primary.",
+      ...byDefault(false),
+    },
+    store_user: {
+      kind: label(100),
+      doc: "User of this machine in Valkey's access list.",
+      ...optional(
+        "the environment variable `VALKEY_USERNAME`; without it, the default user",
+        '"tierkv"',
+      ),
+    },
+    store_password: file(
+      "File of mode 0600 with the user's password.",
+      "the environment variable `VALKEY_PASSWORD`; without it, no login",
+      '"/etc/tierkv/valkey-password"',
+    ),
+    store_tls_ca: file(
+      "PEM file with the certificate of the CA that signed Valkey's, for `valkeys://`. A certificate must name the host that is dialled, or a host of the address. TLS 1.3 alone is spoken.",
+      "the system's trusted authorities",
+      '"/etc/tierkv/valkey-ca.pem"',
+    ),
+    store_tls_cert: file(
+      "PEM file with this machine's certificate for Valkey, where the server asks for one (`tls-auth-clients`).",
+      "none",
+      '"/etc/tierkv/valkey.pem"',
+    ),
+    store_tls_key: file(
+      "PEM file with the key of `store_tls_cert`, mode 0600.",
+      "none",
+      '"/etc/tierkv/valkey-key.pem"',
+    ),
   },
 };

@@ -1,6 +1,7 @@
 // Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
 import { arenaBytesFor } from "../arena/sizing.ts";
 import { showBytes } from "../base/text.ts";
+import type { StoreNode } from "../client/cold/cold-store.ts";
 import { OWN_VAULT } from "../cluster/targets.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Seen } from "./inspect.ts";
@@ -37,6 +38,10 @@ const CHECKS: readonly Check[] = [
   lanesUnreachable,
   diskFailing,
   archiveFailing,
+  storeNeverFree,
+  storeUnbounded,
+  storeUnseen,
+  storeRefuses,
   ofEngines(arenaSmall),
   ofEngines(amxTiles),
 ];
@@ -160,6 +165,69 @@ function archiveFailing({ targets }: Seen): Finding[] {
     const what = `${target} at ${address}: its archive fails, so that a lost disk would lose ${showBytes(archive.pendingBytes)} more`;
     return [problem("archive_failing", `${what}: ${archive.trouble}`)];
   });
+}
+
+/** A node that is full refuses saves for ever, because it evicts nothing and nothing expires. */
+function storeNeverFree({ targets, config }: Seen): Finding[] {
+  return ofNodes(targets, ({ policy, maxBytes, keys, expiring }, node) => {
+    const mayEvict =
+      policy.startsWith("allkeys-") || (policy.startsWith("volatile-") && expiring > 0);
+    if (maxBytes === 0 || policy === "" || mayEvict || config.cluster.storeTtlS !== null) return [];
+    const what = `${node} evicts nothing (maxmemory-policy ${policy}), and of ${keys} keys ${expiring} expire, so that it refuses saves once it is full`;
+    const fix = "set maxmemory-policy allkeys-lfu there, or [cluster] store_ttl_s here";
+    return [problem("store_never_free", `${what}: ${fix}`)];
+  });
+}
+
+/** A node without a limit takes memory until the system ends it. */
+function storeUnbounded({ targets }: Seen): Finding[] {
+  return ofNodes(targets, ({ policy, maxBytes, usedBytes }, node) => {
+    if (maxBytes > 0 || policy === "") return [];
+    const what = `${node} has no limit of memory, and uses ${showBytes(usedBytes)}`;
+    return [
+      problem("store_unbounded", `${what}: set maxmemory there, and maxmemory-policy allkeys-lfu`),
+    ];
+  });
+}
+
+function storeUnseen({ targets }: Seen): Finding[] {
+  return ofNodes(targets, ({ trouble }, node) =>
+    trouble === ""
+      ? []
+      : [
+          note(
+            "store_unseen",
+            `${node} does not tell its memory and policy: ${trouble}; allow +info`,
+          ),
+        ],
+  );
+}
+
+/** What a store refused since the sidecar began. */
+function storeRefuses({ sidecar }: Seen): Finding[] {
+  return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
+    // A running sidecar of an earlier release sends no `counts`.
+    vaults.flatMap(({ address, counts = null }) => {
+      const said = Object.entries(counts ?? {}).filter(
+        ([what, count]) => what.startsWith(REFUSED) && count > 0,
+      );
+      if (said.length === 0) return [];
+      const list = said.map(([what, count]) => `${what.slice(REFUSED.length)} ${count} times`);
+      const what = `the ${name} store at ${address} refused since the sidecar started`;
+      return [note("store_refuses", `${what}: ${list.join(", ")}`)];
+    }),
+  );
+}
+
+const REFUSED = "refused_";
+
+function ofNodes(
+  targets: Seen["targets"],
+  check: (node: StoreNode, name: string) => Finding[],
+): Finding[] {
+  return targets.flatMap(({ target, nodes }) =>
+    (nodes ?? []).flatMap((node) => check(node, `${target}: Valkey at ${node.address}`)),
+  );
 }
 
 /** An arena too small for the longest prompt, of which only the beginning is restored. */

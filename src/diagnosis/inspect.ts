@@ -6,6 +6,7 @@ import { sharedPath } from "../base/hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../base/limits/general.ts";
 import { silent } from "../base/log.ts";
 import { nowMs } from "../base/time.ts";
+import type { StoreNode } from "../client/cold/cold-store.ts";
 import { isRemote } from "../client/vault.ts";
 import type { Vault } from "../client/vault.ts";
 import { allTargets } from "../cluster/sources.ts";
@@ -48,6 +49,8 @@ export interface TargetStatus {
   sessions: { count: number; keptBytes: number } | null;
   /** A vault: its disk tier. */
   disk: DiskStats | null;
+  /** A store that others run: what its nodes say of their memory, empty for a bucket; null: no such store. */
+  nodes: readonly StoreNode[] | null;
   /** A sidecar: engines connected. */
   engines: number | null;
   /** A sidecar: the kind of each engine, with its software where it is not vLLM. */
@@ -134,6 +137,7 @@ async function inspectVault(target: VaultTarget, config: Config): Promise<Target
           }
         : null,
       disk: stats.disk ?? null,
+      nodes: "nodes" in client ? await client.nodes(STATUS_TIMEOUT_MS) : null,
       counters: stats.counters,
     };
   } catch (error) {
@@ -255,6 +259,7 @@ function blank(target: string, address: string): TargetStatus {
     travel: null,
     pools: null,
     disk: null,
+    nodes: null,
     engines: null,
     kinds: null,
     restoring: null,

@@ -98,6 +98,9 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
         eachVault(status, (vault) => vault[name]),
       ),
     ),
+    ...Object.entries(OF_STORES).map(([name, { prefix, label, help }]) =>
+      counter(`${own}_${name}`, help, ofStores(status, prefix, label)),
+    ),
     ...Object.entries(status.times).map(([name, times]) =>
       histogramFamily(`${own}_${name}_seconds`, TIMES[name] ?? name, [{ of: times }]),
     ),
@@ -164,6 +167,34 @@ const OF_VAULTS = {
     "Blocks missing in the vault ahead of a held block; blocks behind the first gap are not restored.",
   moved: "Blocks found in the vault although another vault owns them since the pool changed.",
 };
+
+const OF_STORES = {
+  store_refusals: {
+    prefix: "refused_",
+    label: "reason",
+    help: "Requests that Valkey or a bucket refused, by the first word of its answer; one sample of 0 where there is no such store.",
+  },
+  store_requests: {
+    prefix: "requests_",
+    label: "what",
+    help: "Requests to a bucket (reads, writes) and their bytes (read_bytes, written_bytes); one sample of 0 where there is none.",
+  },
+} as const;
+
+/** Samples of the counts with a prefix; 0 where no vault has any, so that a panel shows it. */
+function ofStores({ vaults }: SidecarStatus, prefix: string, label: string): Sample[] | number {
+  const samples = Object.entries(vaults).flatMap(([name, all]) =>
+    all.flatMap(({ address, counts }) =>
+      Object.entries(counts ?? {})
+        .filter(([what]) => what.startsWith(prefix))
+        .map(([what, value]) => ({
+          labels: { class: name, address, [label]: what.slice(prefix.length) },
+          value,
+        })),
+    ),
+  );
+  return samples.length === 0 ? 0 : samples;
+}
 
 function eachVault({ vaults }: SidecarStatus, valueOf: (vault: VaultStatus) => number): Sample[] {
   return Object.entries(vaults).flatMap(([name, all]) =>

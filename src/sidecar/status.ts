@@ -36,6 +36,8 @@ export interface VaultStatus {
   moved: number;
   /** Form chosen by `[codec] kv = "auto"`; null: none went there, or the codec is fixed. */
   form: Form | null;
+  /** Of a store that others run: what it refused (`refused_`) and what requests to it cost (`requests_`); null: a vault. */
+  counts: Readonly<Record<string, number>> | null;
   /** Its statistics; null: no answer, or none requested yet. */
   seen: VaultSeen | null;
 }
@@ -125,6 +127,7 @@ function describeVaults(
     const { holes = 0, moved = 0 } = members.gates[name][vault] ?? {};
     const form = name === "kv" ? codecs.formOf(address) : null;
     const known = { address, source, state, trouble, lanes, share, isDraining };
-    return { ...known, tier, holes, moved, form, seen };
+    const counts = client.counts?.() ?? null;
+    return { ...known, tier, holes, moved, form, counts, seen };
   });
 }

@@ -466,16 +466,30 @@ export const UPKEEP: readonly FaultRow[] = [
   ),
   row(
     "F190",
-    "Valkey dies, freezes, sends too little, too much or other bytes, moves a slot, is full, or refuses this user",
+    "Valkey dies, freezes, sends too little, too much or other bytes, moves a slot, is full, refuses this user, or was away when records were flushed",
     "a miss, or a refusal that is counted by name: no wrong byte, and no request waits beyond its deadline; it is asked again once it answers",
     ["crates/cold/tests/valkey.rs", "test/client/cold/cold-store.test.ts"],
     { unloaded: "is driven with servers of its own" },
   ),
   row(
     "F191",
-    "a bucket is slow, refuses, ends a body early, has other bytes, lost an object, or does not know If-None-Match",
+    "a bucket is slow, refuses (503 SlowDown, expired credentials, a clock that is wrong), ends a body early, has other bytes, lost an object, or does not know If-None-Match",
     "a miss, or a refusal that is counted by name: no wrong byte, and no request waits beyond its deadline",
     ["crates/cold/tests/s3.rs"],
+    { unloaded: "is driven with servers of its own" },
+  ),
+  row(
+    "F192",
+    "of a Valkey cluster of three primaries and three replicas a primary is killed in a restore and in a save, one node stops without a word, slots move under load, memory is full, and all nodes restart",
+    "10,000 reads under these faults bring no wrong block, no request ends later than its deadline and a turn, and what was lost is saved again",
+    ["crates/cold/tests/valkey_faults.rs"],
+    { unloaded: "is a load of its own: reads and saves all the time" },
+  ),
+  row(
+    "F193",
+    "a bucket behind Valkey or a vault is gone, or has what the other one has lost",
+    "a prompt comes from both, and without the bucket from what is left; saves go on",
+    ["test/client/cold/tiers.test.ts"],
     { unloaded: "is driven with servers of its own" },
   ),
   row(

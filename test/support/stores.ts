@@ -101,9 +101,14 @@ export class ValkeyServer {
     return String(await this.ask(...words));
   }
 
-  /** Flips a byte of each value. */
+  /** Returns the keys that match a pattern. */
+  async keys(pattern: string): Promise<Buffer[]> {
+    return keysIn(await this.ask("KEYS", pattern));
+  }
+
+  /** Flips a byte of each record. */
   async damageAll(): Promise<void> {
-    for (const key of keysIn(await this.ask("KEYS", "*"))) {
+    for (const key of await this.keys("tierkv:1:*")) {
       const answer = await this.ask("GET", key);
       const value = Buffer.from(answer.subarray(answer.indexOf("\n") + 1, -2));
       value[value.length - 100]! ^= 0x10;

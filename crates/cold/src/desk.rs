@@ -17,7 +17,7 @@ use tierkv_core::record::Hash;
 use tierkv_core::store::ItemStatus;
 
 use crate::goal::Goal;
-use crate::store::{Call, PackedKey, Store};
+use crate::store::{Asker, Call, Flushed, NodeFacts, PackedKey, Scope, Store};
 
 /// A request.
 pub enum Work {
@@ -29,8 +29,14 @@ pub enum Work {
     Store(Hash, Vec<Outgoing>),
     /// Fetches records that a caller could not use, and removes damaged ones.
     Check(Kept),
-    /// Asks whether the store answers.
+    /// Asks whether the store answers, and learns flushes.
     Ping,
+    /// Puts records out of reach.
+    Flush(Scope),
+    /// Names a namespace's model.
+    Name(Hash, String),
+    /// Asks the nodes for their memory.
+    Nodes,
 }
 
 /// Result of a request.
@@ -40,6 +46,10 @@ pub enum Answer {
     Found(Vec<u8>),
     /// An `ItemStatus` number per item, the bytes moved, and why the first bad record was refused.
     Done(Vec<u8>, u64, Option<String>),
+    /// Outcome of a flush.
+    Flushed(Flushed),
+    /// By node.
+    Nodes(Vec<NodeFacts>),
 }
 
 /// Callback for every outcome, on a thread of the desk; it must not block.
@@ -87,19 +97,20 @@ impl Desk {
     ///
     /// # Errors
     /// `BAD_ARGUMENT` for too many keys, `NO_MEMORY` where too many requests wait.
-    pub fn begin(&self, work: Work, within: Duration) -> Result<u32> {
+    pub fn begin(&self, work: Work, within: Duration, asker: Asker) -> Result<u32> {
         let (queue, items) = match &work {
             Work::LookUp(_, keys) => (&self.lookups, keys.len()),
             Work::Fetch(goal) => (&self.fetches, goal.keys().len()),
             Work::Store(_, records) => (&self.stores, records.len()),
             Work::Check(kept) => (&self.stores, kept.keys.len()),
-            Work::Ping => (&self.lookups, 0),
+            Work::Ping | Work::Nodes => (&self.lookups, 0),
+            Work::Flush(_) | Work::Name(..) => (&self.stores, 0),
         };
         if items > LANE_KEYS_MAX {
             let text = format!("{items} keys in one request: {LANE_KEYS_MAX} at most");
             return Err(Error::bad_argument(text));
         }
-        let (request, call) = (self.next.fetch_add(1, Ordering::Relaxed), Call::new(within));
+        let (request, call) = (self.next.fetch_add(1, Ordering::Relaxed), Call::new(within, asker));
         self.shared.open().insert(request, Arc::clone(&call));
         queue.try_send(Job { request, work, call }).map_err(|refused| {
             self.shared.open().remove(&request);
@@ -123,6 +134,23 @@ impl Desk {
     #[must_use]
     pub fn progress(&self, request: u32) -> Option<u64> {
         self.shared.open().get(&request).map(|call| call.bytes())
+    }
+
+    /// Flushes that the store has learnt since the first contact, after the first `known`, and their number so far.
+    #[must_use]
+    pub fn news(&self, known: u64) -> (u64, Vec<Scope>) {
+        self.shared.store.news(known)
+    }
+
+    /// Notes a namespace's model, without a request.
+    pub fn learn_model(&self, namespace: &Hash, model: &str) {
+        self.shared.store.learn_model(namespace, model);
+    }
+
+    /// What the store's requests cost so far, by name.
+    #[must_use]
+    pub fn spent(&self) -> Vec<(&'static str, u64)> {
+        self.shared.store.spent()
     }
 
     /// Refusals of the store so far, by name.
@@ -180,9 +208,15 @@ impl Shared {
             Work::Store(namespace, records) => store.store(&namespace, &records, call)?,
             Work::Check(kept) => self.check(kept, call)?,
             Work::Ping => {
-                store.ping(call)?;
+                store.heed(call)?;
                 Vec::new()
             }
+            Work::Flush(scope) => return Ok(Answer::Flushed(store.flush(scope, call)?)),
+            Work::Name(namespace, model) => {
+                store.name_model(&namespace, &model, call)?;
+                Vec::new()
+            }
+            Work::Nodes => return Ok(Answer::Nodes(store.nodes(call)?)),
         };
         let statuses = statuses.into_iter().map(|status: ItemStatus| status as u8).collect();
         Ok(Answer::Done(statuses, call.bytes(), call.reason()))

@@ -31,7 +31,9 @@ pub const SCHEME: &str = "s3://";
 /// Configuration's key, for errors.
 const KEY: &str = "[cluster] kv_cold";
 /// Names of refusals.
-const REFUSALS: [&str; 3] = ["denied", "slow_down", "other"];
+const REFUSALS: [&str; 5] = ["denied", "slow_down", "expired", "clock_skew", "other"];
+/// Names of what requests cost: their number, and bytes read and written.
+const SPENT: [&str; 4] = ["reads", "writes", "read_bytes", "written_bytes"];
 
 /// A bucket.
 pub struct S3 {
@@ -40,6 +42,7 @@ pub struct S3 {
     /// False once the server refused `If-None-Match`.
     knows_conditions: AtomicBool,
     refusals: [AtomicU64; REFUSALS.len()],
+    spent: [AtomicU64; SPENT.len()],
 }
 
 impl S3 {
@@ -50,15 +53,29 @@ impl S3 {
     pub fn open(address: &str, vars: Vars) -> Result<Self> {
         let bucket = Bucket::at(KEY, address, vars)?;
         let refusals = std::array::from_fn(|_| AtomicU64::new(0));
-        Ok(Self { bucket, places: Places::default(), knows_conditions: true.into(), refusals })
+        let spent = std::array::from_fn(|_| AtomicU64::new(0));
+        let (places, knows_conditions) = (Places::default(), true.into());
+        Ok(Self { bucket, places, knows_conditions, refusals, spent })
+    }
+
+    fn read(&self, bytes: u64) {
+        self.spent[0].fetch_add(1, Ordering::Relaxed);
+        self.spent[2].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn wrote(&self, bytes: u64) {
+        self.spent[1].fetch_add(1, Ordering::Relaxed);
+        self.spent[3].fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn failed(&self, error: &io::Error) -> Error {
         let text = error.to_string();
         let at = match error.kind() {
+            _ if text.contains("ExpiredToken") => 2,
+            _ if text.contains("RequestTimeTooSkewed") => 3,
             io::ErrorKind::PermissionDenied => 0,
             _ if text.contains("503") || text.contains("SlowDown") => 1,
-            _ => 2,
+            _ => 4,
         };
         self.refusals[at].fetch_add(1, Ordering::Relaxed);
         Error::lane_failed(format!("the bucket: {text}"))
@@ -72,6 +89,7 @@ impl S3 {
             body.take(bytes).read_to_end(&mut index)?;
             Ok(index)
         });
+        self.read(read.as_ref().map_or(0, |index| index.len() as u64));
         match read {
             Ok(index) => {
                 let Ok(entries) = parse(&index) else { return Ok(None) };
@@ -152,6 +170,7 @@ impl S3 {
             }
             Ok(())
         });
+        self.read(read.as_ref().map_or(0, |()| end - start));
         let error = match read {
             Ok(()) => ended,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -218,6 +237,7 @@ impl S3 {
     fn put_new(&self, object: &str, bytes: &[u8], call: &Call) -> Result<bool> {
         call.tick()?;
         let is_checked = self.knows_conditions.load(Ordering::Relaxed);
+        self.wrote(bytes.len() as u64);
         match self.bucket.put_new(object, bytes, is_checked, call.rest()) {
             Ok(is_new) => Ok(is_new),
             Err(error) if is_checked && error.kind() == io::ErrorKind::Unsupported => {
@@ -328,6 +348,11 @@ impl Store for S3 {
 
     fn ping(&self, call: &Arc<Call>) -> Result<()> {
         self.index(&[0; 32], "ping", call).map(drop)
+    }
+
+    fn spent(&self) -> Vec<(&'static str, u64)> {
+        let count = |spent: &AtomicU64| spent.load(Ordering::Relaxed);
+        SPENT.into_iter().zip(self.spent.iter().map(count)).collect()
     }
 
     fn refusals(&self) -> Vec<(&'static str, u64)> {

@@ -60,6 +60,97 @@ pub trait Store: Send + Sync {
 
     /// Refusals so far, by name.
     fn refusals(&self) -> Vec<(&'static str, u64)>;
+
+    /// What its requests cost so far, by name; of a store whose requests have a price.
+    fn spent(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Puts the records of a scope out of reach for all clients. Returns what it did with the models' names that it knows.
+    ///
+    /// # Errors
+    /// As `look_up`; `BAD_ARGUMENT` for a store that others must flush.
+    fn flush(&self, _scope: Scope, _call: &Arc<Call>) -> Result<Flushed> {
+        let text = "this store is not flushed by tierKV; use its own tools";
+        Err(Error::bad_argument(text))
+    }
+
+    /// Learns flushes of other clients.
+    ///
+    /// # Errors
+    /// As `look_up`.
+    fn heed(&self, call: &Arc<Call>) -> Result<()> {
+        self.ping(call)
+    }
+
+    /// Flushes learnt since the first contact, after the first `known`, and their number so far.
+    fn news(&self, _known: u64) -> (u64, Vec<Scope>) {
+        (0, Vec::new())
+    }
+
+    /// Notes a namespace's model, without a request.
+    fn learn_model(&self, _namespace: &Hash, _model: &str) {}
+
+    /// Names a namespace's model for all clients, for flushes by model.
+    ///
+    /// # Errors
+    /// As `look_up`.
+    fn name_model(&self, _namespace: &Hash, _model: &str, _call: &Arc<Call>) -> Result<()> {
+        Ok(())
+    }
+
+    /// What the nodes of the store say of their memory.
+    ///
+    /// # Errors
+    /// As `look_up`.
+    fn nodes(&self, _call: &Arc<Call>) -> Result<Vec<NodeFacts>> {
+        Ok(Vec::new())
+    }
+}
+
+/// Records that a flush takes; a condition that is left out takes all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scope {
+    /// Number of the class; 0: both.
+    pub class: u8,
+    /// Namespace.
+    pub namespace: Option<Hash>,
+    /// Name of the model.
+    pub model: Option<String>,
+    /// Tenant; 0: all.
+    pub tenant: u64,
+}
+
+/// Outcome of a flush.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flushed {
+    /// Whether the scope names a model that no client has named.
+    pub is_unknown: bool,
+    /// The models that clients have named.
+    pub models: Vec<String>,
+    /// Copies of the list of flushes that took note, of all.
+    pub copies: (usize, usize),
+    /// Whether everything was flushed, where the list was full.
+    pub is_everything: bool,
+}
+
+/// What a node says of its memory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeFacts {
+    /// `host:port`.
+    pub address: String,
+    /// Bytes that it uses.
+    pub used_bytes: u64,
+    /// Most bytes; 0: no limit.
+    pub max_bytes: u64,
+    /// What it evicts when it is full.
+    pub policy: String,
+    /// Keys, and keys that expire.
+    pub keys: u64,
+    /// Keys that expire.
+    pub expiring: u64,
+    /// Why it does not say it; empty: it does.
+    pub trouble: String,
 }
 
 /// The bytes of a record, encoded now where it was deferred; of whatever length, because no store is told one before.
@@ -73,10 +164,25 @@ pub fn made(content: &Content) -> Result<Arc<dyn Bytes>> {
     })
 }
 
-/// One request while it is open.
-#[derive(Debug)]
+/// For whom a request is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Asker {
+    /// Tenant of all records; 0: nobody in particular.
+    pub tenant: u64,
+    /// Number of the last flush that was known when the records were made; none: they are not held against flushes.
+    pub flushed: Option<u64>,
+}
+
+/// One request while it is open, or a part of it.
+#[derive(Debug, Clone)]
 pub struct Call {
     until: Instant,
+    asker: Asker,
+    shared: Arc<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
     is_cancelled: AtomicBool,
     bytes: AtomicU64,
     reason: Mutex<Option<String>>,
@@ -85,18 +191,25 @@ pub struct Call {
 impl Call {
     /// A call that ends after `within`.
     #[must_use]
-    pub fn new(within: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            until: Instant::now() + within,
-            is_cancelled: AtomicBool::new(false),
-            bytes: AtomicU64::new(0),
-            reason: Mutex::default(),
-        })
+    pub fn new(within: Duration, asker: Asker) -> Arc<Self> {
+        Arc::new(Self { until: Instant::now() + within, asker, shared: Arc::default() })
+    }
+
+    /// A part of the call that leaves a fourth of the time to the rest of it.
+    #[must_use]
+    pub fn part(&self) -> Self {
+        Self { until: Instant::now() + self.rest() * 3 / 4, ..self.clone() }
+    }
+
+    /// For whom it is.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        self.asker
     }
 
     /// Gives the call up; it ends at its next step.
     pub fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::Relaxed);
+        self.shared.is_cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Time that is left.
@@ -107,31 +220,31 @@ impl Call {
 
     /// Counts bytes of records moved.
     pub fn moved(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Bytes of records moved so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.shared.bytes.load(Ordering::Relaxed)
     }
 
     /// Notes why the first bad record was refused.
     pub fn refused(&self, text: &str) {
-        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reason = self.shared.reason.lock().unwrap_or_else(PoisonError::into_inner);
         reason.get_or_insert_with(|| text.to_owned());
     }
 
     /// Why the first bad record was refused.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
-        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Alive for Call {
     fn tick(&self) -> Result<()> {
-        if self.is_cancelled.load(Ordering::Relaxed) {
+        if self.shared.is_cancelled.load(Ordering::Relaxed) {
             return Err(Error::new(Code::Cancelled, "the request was given up"));
         }
         if self.rest().is_zero() {

@@ -1,176 +1,198 @@
 //! Owns Valkey, one server or a cluster, as a store of records: one key each, put if absent, expired and evicted by Valkey.
 
+mod address;
+mod commands;
 mod connection;
+mod flushes;
+mod nodes;
+mod refusals;
 mod spread;
 mod topology;
 
-use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::client::Outgoing;
-use tierkv_core::lane::wire::Alive;
-use tierkv_core::limits::VALKEY_CONNECTIONS_MAX;
+use tierkv_core::limits::VALKEY_FLUSH_ROUNDS_MAX;
 use tierkv_core::record::Hash;
 use tierkv_core::store::ItemStatus;
 
+use self::address::Address;
+use self::commands::Told;
 pub use self::connection::Login;
-use self::connection::{Connection, Reply, push_argument, push_command};
-use self::spread::{Got, Part, end_asking, push_for, spread, values};
+use self::flushes::{Flushes, Lines, Seen, hex};
+use self::refusals::Refusals;
+use self::spread::{Got, values};
 use self::topology::Topology;
-use crate::goal::{Goal, skip};
-use crate::store::{Call, PackedKey, Store, made};
+use crate::goal::Goal;
+use crate::store::{Call, Flushed, NodeFacts, PackedKey, Scope, Store};
 
-/// Scheme of a server's address.
-pub const SCHEME: &str = "valkey://";
-/// Before the namespace in each key.
-const KEY_PREFIX: &[u8] = b"tierkv:1:";
-/// Names of refusals by the first word of the server's answer; the last one stands for all others.
-const REFUSALS: [&str; 7] =
-    ["OOM", "LOADING", "CLUSTERDOWN", "READONLY", "NOPERM", "NOAUTH", "other"];
+pub use self::address::{SCHEME, TLS_SCHEME};
+
+/// Names of the hosts in an address, without ports.
+///
+/// # Errors
+/// As `Valkey::open`.
+pub fn hosts_of(address: &str) -> Result<Vec<String>> {
+    let hosts = Address::parse(address)?.hosts;
+    Ok(hosts.iter().map(|host| connection::host_of(host).to_owned()).collect())
+}
+
+/// How a deployment uses Valkey, beside the address.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// User, and TLS where the scheme asks for it.
+    pub login: Login,
+    /// Time to live of a record in s; `None`: until Valkey evicts it.
+    pub ttl_s: Option<u64>,
+    /// Before all keys of the deployment; empty: `tierkv`.
+    pub prefix: String,
+    /// Number of the class of all records.
+    pub class: u8,
+    /// Whether replicas are read.
+    pub reads_replicas: bool,
+}
 
 /// Valkey.
 pub struct Valkey {
     topology: Topology,
-    /// Time to live of a record in s; `None`: until Valkey evicts it.
     ttl_s: Option<u64>,
-    refusals: [AtomicU64; REFUSALS.len()],
+    /// Before what the flushes add to a name.
+    prefix: Vec<u8>,
+    flushes: Flushes,
+    refusals: Refusals,
+}
+
+/// Names of records and then of the copies of the list of flushes, of which a request asks as well.
+struct Names {
+    keys: Vec<Vec<u8>>,
+    records: usize,
+    cover: u64,
 }
 
 impl Valkey {
-    /// Opens `valkey://host:port[,host:port...][/database]`, where a cluster's further hosts stand in for the first one; connects to
-    /// nothing yet.
+    /// Opens `valkey://host:port[,host:port...][/database]`, or `valkeys://` with TLS, where a cluster's further hosts stand in for the
+    /// first one; connects to nothing yet.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the address, the reason and the fix.
-    pub fn open(address: &str, mut login: Login, ttl_s: Option<u64>) -> Result<Self> {
-        let refused = |reason: &str| {
-            let fix = "write \"valkey://host:6379\"";
-            Error::bad_argument(format!("{address}: {reason}; {fix}"))
-        };
-        let place = address.strip_prefix(SCHEME).ok_or_else(|| refused("another scheme"))?;
-        if place.contains('@') {
-            return Err(refused("user and password stand in VALKEY_USERNAME and VALKEY_PASSWORD"));
+    pub fn open(address: &str, options: Options) -> Result<Self> {
+        let Address { hosts, database, is_secure } = Address::parse(address)?;
+        let Options { mut login, ttl_s, prefix, class, reads_replicas } = options;
+        login.database = database;
+        if is_secure != login.tls.is_some() {
+            let text = format!("{address}: TLS and valkeys:// go together; write both or none");
+            return Err(Error::bad_argument(text));
         }
-        let (hosts, database) = place.split_once('/').unwrap_or((place, ""));
-        if !database.is_empty() {
-            login.database = database.parse().map_err(|_| refused("no number of a database"))?;
-        }
-        let is_address = |host: &&str| {
-            host.rsplit_once(':').is_some_and(|(host, port)| {
-                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
-            })
-        };
-        let seeds: Vec<_> = hosts.split(',').map(str::to_owned).collect();
-        if !hosts.split(',').all(|host| is_address(&host)) {
-            return Err(refused("no list of host:port"));
-        }
-        let refusals = std::array::from_fn(|_| AtomicU64::new(0));
-        Ok(Self { topology: Topology::new(seeds, login), ttl_s, refusals })
+        let prefix = if prefix.is_empty() { "tierkv" } else { &prefix };
+        Ok(Self {
+            topology: Topology::new(hosts, login, reads_replicas),
+            ttl_s,
+            prefix: format!("{prefix}:1:").into_bytes(),
+            flushes: Flushes::new(prefix, class),
+            refusals: Refusals::default(),
+        })
     }
 
-    fn note_refusal(&self, text: &str) {
-        let word = text.split(' ').next().unwrap_or_default();
-        let at = REFUSALS.iter().position(|known| *known == word).unwrap_or(REFUSALS.len() - 1);
-        self.refusals[at].fetch_add(1, Ordering::Relaxed);
-        if ["CLUSTERDOWN", "READONLY", "MASTERDOWN"].contains(&word) {
-            self.topology.is_stale();
-        }
+    fn lines(&self) -> Lines<'_> {
+        Lines { topology: &self.topology, refusals: &self.refusals }
     }
 
-    /// Reads the head of one answer; redirections and refusals end there.
-    fn head<T>(&self, connection: &mut Connection, call: &Call) -> Result<Head<T>> {
-        let reply = connection.reply(call)?;
-        let Reply::Refused(text) = reply else { return Ok(Head::Reply(reply)) };
-        let mut words = text.split(' ');
-        match (words.next(), words.nth(1)) {
-            (Some("MOVED"), Some(address)) => {
-                self.topology.is_stale();
-                Ok(Head::Ended(Got::Moved(address.to_owned())))
-            }
-            (Some("ASK"), Some(address)) => Ok(Head::Ended(Got::Asked(address.to_owned()))),
-            _ => {
-                self.note_refusal(&text);
-                Ok(Head::Ended(Got::Refused(text)))
-            }
+    /// Names of a tenant's records as the flushes have them now.
+    fn names(&self, namespace: &Hash, keys: &[PackedKey], call: &Call) -> Result<Names> {
+        let tenant = call.asker().tenant;
+        if self.flushes.cover(namespace, tenant).is_none() {
+            self.look_at_flushes(call)?;
         }
+        if self.flushes.is_model_wanted(namespace) {
+            self.flushes.read_models(namespace, &self.lines(), call)?;
+        }
+        let cover = self.flushes.cover(namespace, tenant).unwrap_or_default();
+        // As text, because braces among the bytes would send all records of a namespace to one slot.
+        let mut front = self.prefix.clone();
+        front.extend(format!("{cover:016x}:{}:", hex(namespace)).into_bytes());
+        let name = |key: &PackedKey| [&front[..], key.as_slice()].concat();
+        let records = keys.len();
+        let keys = keys.iter().map(name).chain(self.flushes.keys().iter().cloned()).collect();
+        Ok(Names { keys, records, cover })
     }
 
-    /// Asks with one command per key, whose answers are numbers.
+    fn look_at_flushes(&self, call: &Call) -> Result<()> {
+        let asked = self.ask(b"EXISTS", self.flushes.keys(), 0, call)?;
+        self.heed_all(asked, call)
+    }
+
+    fn heed_all(&self, asked: Vec<Option<Got<Told>>>, call: &Call) -> Result<()> {
+        let seen: Vec<_> = asked.into_iter().map(seen).collect();
+        self.flushes.heed(&seen, &self.lines(), call)
+    }
+
+    /// Splits outcomes, and heeds those of the list of flushes. `None`: a flush took the names meanwhile.
+    fn heeded(
+        &self,
+        names: &Names,
+        namespace: &Hash,
+        mut outcomes: Vec<Option<Got<Told>>>,
+        call: &Call,
+    ) -> Result<Option<Vec<Option<Got<Told>>>>> {
+        self.heed_all(outcomes.split_off(names.records), call)?;
+        let cover = self.flushes.cover(namespace, call.asker().tenant);
+        Ok((cover == Some(names.cover)).then_some(outcomes))
+    }
+
+    /// Asks with one command per record, whose answers are numbers; anew where a flush changed their names.
     fn numbers(
         &self,
         command: &[u8],
-        keys: &[Vec<u8>],
+        namespace: &Hash,
+        packed: &[PackedKey],
         call: &Call,
-    ) -> Result<Vec<Option<Got<bool>>>> {
-        spread(&self.topology, keys, 1, call, &|connection, part, done| {
-            let mut out = Vec::with_capacity(part.items.len() * 128);
-            for index in &part.items {
-                push_for(&mut out, part, &[command, &keys[*index]]);
-            }
-            connection.send(&mut [IoSlice::new(&out)], call)?;
-            for index in &part.items {
-                end_asking(connection, part, call)?;
-                done.push((
-                    *index,
-                    match self.head(connection, call)? {
-                        Head::Ended(got) => got,
-                        Head::Reply(reply) => Got::Value(matches!(reply, Reply::Int(1..))),
-                    },
-                ));
-            }
-            Ok(())
-        })
+    ) -> Result<(Names, Vec<bool>)> {
+        for _ in 0..VALKEY_FLUSH_ROUNDS_MAX {
+            let names = self.names(namespace, packed, call)?;
+            let asked = if command == b"EXISTS" && self.topology.is_alone() {
+                self.exist(&names.keys, names.records, call)?
+            } else {
+                self.ask(command, &names.keys, names.records, call)?
+            };
+            let Some(asked) = self.heeded(&names, namespace, asked, call)? else { continue };
+            let told = values(asked, |_| Told::Is(false))?;
+            let is = told.into_iter().map(|told| matches!(told, Told::Is(true))).collect();
+            return Ok((names, is));
+        }
+        Err(Error::lane_failed("flushes come faster than answers of Valkey"))
     }
 }
 
-enum Head<T> {
-    Reply(Reply),
-    Ended(Got<T>),
-}
-
-fn names(namespace: &Hash, keys: &[PackedKey]) -> Vec<Vec<u8>> {
-    keys.iter().map(|key| [KEY_PREFIX, namespace, key].concat()).collect()
+fn seen(outcome: Option<Got<Told>>) -> Seen {
+    match outcome {
+        Some(Got::Value(Told::Number(Some(number)))) => Seen::Number(number),
+        Some(Got::Value(_)) => Seen::None,
+        Some(Got::Refused(text)) => Seen::Unknown(text),
+        Some(Got::Moved(_) | Got::Asked(_)) | None => Seen::Unknown(String::new()),
+    }
 }
 
 impl Store for Valkey {
     fn look_up(&self, namespace: &Hash, keys: &[PackedKey], call: &Arc<Call>) -> Result<Vec<bool>> {
-        let found = self.numbers(b"EXISTS", &names(namespace, keys), call)?;
-        values(found, |_| false)
+        Ok(self.numbers(b"EXISTS", namespace, keys, call)?.1)
     }
 
     fn fetch(&self, goal: &Goal, call: &Arc<Call>) -> Result<Vec<ItemStatus>> {
-        let keys = names(goal.namespace(), &goal.keys());
-        let fetched = spread(
-            &self.topology,
-            &keys,
-            VALKEY_CONNECTIONS_MAX,
-            call,
-            &|connection, part, done| {
-                let mut out = Vec::with_capacity(part.items.len() * 128);
-                for index in &part.items {
-                    push_for(&mut out, part, &[b"GET", &keys[*index]]);
-                }
-                connection.send(&mut [IoSlice::new(&out)], call)?;
-                for index in &part.items {
-                    end_asking(connection, part, call)?;
-                    let got = match self.head(connection, call)? {
-                        Head::Ended(got) => got,
-                        Head::Reply(Reply::Bulk(bytes)) => {
-                            let status = goal.receive(*index, bytes, connection, call)?;
-                            connection.end_of_value(call)?;
-                            Got::Value(status)
-                        }
-                        Head::Reply(_) => Got::Value(ItemStatus::Missing),
-                    };
-                    done.push((*index, got));
-                }
-                Ok(())
-            },
-        )?;
+        let packed = goal.keys();
+        let names = self.names(goal.namespace(), &packed, call)?;
+        let fetched = self.get(goal, &names.keys, names.records, call)?;
+        let Some(fetched) = self.heeded(&names, goal.namespace(), fetched, call)? else {
+            // What came was flushed meanwhile.
+            return Ok(vec![ItemStatus::Missing; packed.len()]);
+        };
         // A record of a node that does not answer is not missing, so that another source may be tried.
-        values(fetched, |_| ItemStatus::Incomplete)
+        let told = values(fetched, |_| Told::Status(ItemStatus::Incomplete))?;
+        let status = |told| match told {
+            Told::Status(status) => status,
+            Told::Is(_) | Told::Count(_) | Told::Number(_) => ItemStatus::Incomplete,
+        };
+        Ok(told.into_iter().map(status).collect())
     }
 
     fn store(
@@ -181,60 +203,16 @@ impl Store for Valkey {
     ) -> Result<Vec<ItemStatus>> {
         let packed: Vec<_> = records.iter().map(|record| record.packed_key).collect();
         // Asked first, because a record that is there need not be made or sent.
-        let present = self.look_up(namespace, &packed, call)?;
+        let (names, present) = self.numbers(b"EXISTS", namespace, &packed, call)?;
+        let asker = call.asker();
+        let since = |known| self.flushes.is_flushed_since(known, namespace, asker.tenant);
+        if asker.flushed.is_some_and(since) {
+            return Ok(vec![ItemStatus::Incomplete; records.len()]);
+        }
         let wanted: Vec<_> = (0..records.len()).filter(|index| !present[*index]).collect();
-        let keys = names(namespace, &wanted.iter().map(|index| packed[*index]).collect::<Vec<_>>());
-        let ttl = self.ttl_s.map(|seconds| seconds.to_string());
-        let stored = spread(
-            &self.topology,
-            &keys,
-            VALKEY_CONNECTIONS_MAX,
-            call,
-            &|connection, part, done| {
-                let mut sent = Vec::with_capacity(part.items.len());
-                for index in &part.items {
-                    call.tick()?;
-                    let Ok(record) = made(&records[wanted[*index]].content) else {
-                        // The slot of a deferred record was released.
-                        done.push((*index, Got::Value(ItemStatus::Incomplete)));
-                        continue;
-                    };
-                    send_set(
-                        connection,
-                        part,
-                        &keys[*index],
-                        record.bytes(),
-                        ttl.as_deref(),
-                        call,
-                    )?;
-                    sent.push((*index, record.bytes().len() as u64));
-                }
-                for (index, bytes) in sent {
-                    end_asking(connection, part, call)?;
-                    done.push((
-                        index,
-                        match self.head(connection, call)? {
-                            Head::Ended(got) => got,
-                            Head::Reply(Reply::Status) => {
-                                call.moved(bytes);
-                                Got::Value(ItemStatus::Accepted)
-                            }
-                            Head::Reply(Reply::Bulk(bytes)) => {
-                                skip(
-                                    usize::try_from(bytes).unwrap_or(usize::MAX),
-                                    connection,
-                                    call,
-                                )?;
-                                connection.end_of_value(call)?;
-                                Got::Value(ItemStatus::Present)
-                            }
-                            Head::Reply(_) => Got::Value(ItemStatus::Present),
-                        },
-                    ));
-                }
-                Ok(())
-            },
-        )?;
+        let keys: Vec<_> = wanted.iter().map(|index| names.keys[*index].clone()).collect();
+        let contents: Vec<_> = wanted.iter().map(|index| &records[*index].content).collect();
+        let stored = self.set(&keys, &contents, call)?;
         let none = |text: &str| match text.split(' ').next() {
             Some("OOM") => ItemStatus::OverBudget,
             _ => ItemStatus::Incomplete,
@@ -253,8 +231,7 @@ impl Store for Valkey {
         keys: &[PackedKey],
         call: &Arc<Call>,
     ) -> Result<Vec<ItemStatus>> {
-        let removed = self.numbers(b"UNLINK", &names(namespace, keys), call)?;
-        let removed = values(removed, |_| false)?;
+        let (_, removed) = self.numbers(b"UNLINK", namespace, keys, call)?;
         let status = |is_there| {
             if is_there { ItemStatus::Quarantined } else { ItemStatus::Missing }
         };
@@ -262,40 +239,38 @@ impl Store for Valkey {
     }
 
     fn ping(&self, call: &Arc<Call>) -> Result<()> {
-        // Answered by the node of the key, and only where this user may read it.
-        let asked = self.numbers(b"EXISTS", &[[KEY_PREFIX, b"ping"].concat()], call)?;
-        values(asked, |_| false).map(drop)
+        // Answered by the nodes of the keys, and only where this user may read them.
+        self.numbers(b"EXISTS", &[0; 32], &[[0; 36]], call).map(drop)
     }
 
     fn refusals(&self) -> Vec<(&'static str, u64)> {
-        let count = |refusals: &AtomicU64| refusals.load(Ordering::Relaxed);
-        REFUSALS.into_iter().zip(self.refusals.iter().map(count)).collect()
+        self.refusals.all()
     }
-}
 
-/// Sends `SET key record NX`, with a time to live where there is one.
-fn send_set(
-    connection: &mut Connection,
-    part: &Part,
-    key: &[u8],
-    record: &[u8],
-    ttl: Option<&str>,
-    call: &Call,
-) -> Result<()> {
-    let mut head = Vec::with_capacity(160);
-    if part.asking {
-        push_command(&mut head, &[b"ASKING"]);
+    fn flush(&self, scope: Scope, call: &Arc<Call>) -> Result<Flushed> {
+        self.look_at_flushes(call)?;
+        let models = self.flushes.model_names(&self.lines(), call)?;
+        let is_unknown = scope.model.as_ref().is_some_and(|model| !models.contains(model));
+        let (taken, is_everything) = self.flushes.flush(scope, &self.lines(), call)?;
+        let copies = (taken, self.flushes.keys().len());
+        Ok(Flushed { is_unknown, models, copies, is_everything })
     }
-    head.extend_from_slice(if ttl.is_some() { b"*6\r\n" } else { b"*4\r\n" });
-    push_argument(&mut head, b"SET");
-    push_argument(&mut head, key);
-    head.extend_from_slice(format!("${}\r\n", record.len()).as_bytes());
-    let mut tail = b"\r\n".to_vec();
-    push_argument(&mut tail, b"NX");
-    if let Some(ttl) = ttl {
-        push_argument(&mut tail, b"EX");
-        push_argument(&mut tail, ttl.as_bytes());
+
+    fn news(&self, known: u64) -> (u64, Vec<Scope>) {
+        self.flushes.news(known)
     }
-    let mut parts = [IoSlice::new(&head), IoSlice::new(record), IoSlice::new(&tail)];
-    connection.send(&mut parts, call)
+
+    fn learn_model(&self, namespace: &Hash, model: &str) {
+        self.flushes.note_model(namespace, model);
+    }
+
+    fn name_model(&self, namespace: &Hash, model: &str, call: &Arc<Call>) -> Result<()> {
+        self.flushes.note_model(namespace, model);
+        self.flushes.tell_model(namespace, model, &self.lines(), call)
+    }
+
+    fn nodes(&self, call: &Arc<Call>) -> Result<Vec<NodeFacts>> {
+        let primaries = self.topology.primaries(call)?;
+        Ok(primaries.iter().map(|node| nodes::facts_of(node, call)).collect())
+    }
 }

@@ -124,6 +124,8 @@ fn f191_refusals_are_errors_with_the_servers_words_and_are_counted() {
     for (status, code, name) in [
         (503, "SlowDown", "slow_down"),
         (403, "AccessDenied", "denied"),
+        (400, "ExpiredToken", "expired"),
+        (403, "RequestTimeTooSkewed", "clock_skew"),
         (404, "NoSuchBucket", "other"),
     ] {
         bucket.fails_with(Fault::Refuses(status, code));

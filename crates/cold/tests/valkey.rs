@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::bench::{
-    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, OVER_BUDGET, PRESENT, QUARANTINED, SOON,
+    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, NAMESPACE, OVER_BUDGET, PRESENT,
+    QUARANTINED, SOON,
 };
 use support::fake::{Fake, Fault};
-use support::server::{Server, cluster, program, until};
+use support::server::{
+    Server, cluster, cluster_with_replicas, move_slots, program, program_with_tls, until,
+};
 use tierkv_cold::desk::Work;
-use tierkv_cold::valkey::{Login, Valkey};
+use tierkv_cold::store::{Asker, Scope};
+use tierkv_cold::valkey::{Login, Options, Valkey};
 use tierkv_core::error::Code;
 
 /// Long enough for a busy machine, short enough for a test that waits for it.
@@ -24,7 +28,15 @@ fn bench(address: &str) -> Bench {
 }
 
 fn bench_as(address: &str, login: Login, ttl_s: Option<u64>) -> Bench {
-    Bench::of(Arc::new(Valkey::open(address, login, ttl_s).unwrap()))
+    bench_with(address, Options { login, ttl_s, ..options() })
+}
+
+fn options() -> Options {
+    Options { class: 1, ..Options::default() }
+}
+
+fn bench_with(address: &str, options: Options) -> Bench {
+    Bench::of(Arc::new(Valkey::open(address, options).unwrap()))
 }
 
 fn refusals(bench: &Bench, name: &str) -> u64 {
@@ -63,8 +75,13 @@ fn a_real_cluster_serves_and_each_node_has_a_part() {
     serves(&bench);
     for server in &servers {
         let keys: u64 = redis::cmd("DBSIZE").query(&mut server.client()).unwrap();
-        assert!((1..19).contains(&keys), "{keys} of 19 keys");
+        // Beside records, each node has a copy of the list of flushes.
+        assert!((2..23).contains(&keys), "{keys} of 20 records and a copy, of {:?}", sizes(&servers));
     }
+}
+
+fn sizes(servers: &[Server]) -> Vec<u64> {
+    servers.iter().map(|one| redis::cmd("DBSIZE").query(&mut one.client()).unwrap()).collect()
 }
 
 #[test]
@@ -74,35 +91,10 @@ fn f190_blocks_are_found_after_their_slots_moved() {
     let bench = bench(&servers[0].address());
     let blocks: Vec<u32> = (0..24).collect();
     assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
-    let (mut from, mut to) = (servers[0].client(), servers[1].client());
-    let id: fn(&mut redis::Connection) -> String =
-        |client| redis::cmd("CLUSTER").arg("MYID").query(client).unwrap();
-    let (source, target) = (id(&mut from), id(&mut to));
-    let mut moved = 0;
-    for slot in 0..16384 / 3 {
-        let keys: Vec<Vec<u8>> =
-            redis::cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(9).query(&mut from).unwrap();
-        if keys.is_empty() {
-            continue;
-        }
-        let set = |client: &mut redis::Connection, how: &str, id: &str| {
-            redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(how).arg(id).exec(client).unwrap();
-        };
-        set(&mut to, "IMPORTING", &source);
-        set(&mut from, "MIGRATING", &target);
-        let mut migrate = redis::cmd("MIGRATE");
-        migrate.arg("127.0.0.1").arg(servers[1].port).arg("").arg(0).arg(5000).arg("KEYS");
-        migrate.arg(&keys).exec(&mut from).unwrap();
+    let moved = move_slots(&servers[0], &servers[1], 3, || {
         // Half way, the old owner says ASK; then MOVED.
         assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
-        set(&mut to, "NODE", &target);
-        set(&mut from, "NODE", &target);
-        assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
-        moved += 1;
-        if moved == 3 {
-            break;
-        }
-    }
+    });
     assert_eq!(moved, 3, "some keys lay on the first node");
     assert_eq!(bench.found(&blocks).unwrap(), vec![true; 24]);
 }
@@ -114,13 +106,9 @@ fn f190_a_killed_node_costs_its_own_blocks() {
     let bench = bench(&servers[0].address());
     let blocks: Vec<u32> = (0..24).collect();
     bench.store(&blocks).unwrap();
-    let lost: u64 = redis::cmd("DBSIZE").query(&mut servers[2].client()).unwrap();
-    // Without it the others would refuse all keys once they know.
-    for server in &servers[..2] {
-        let mut set = redis::cmd("CONFIG");
-        set.arg("SET").arg("cluster-require-full-coverage").arg("no");
-        set.exec(&mut server.client()).unwrap();
-    }
+    // A copy of the list of flushes is no block.
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut servers[2].client()).unwrap();
+    let lost = keys - 1;
     servers[2].kill();
     let fetched = bench.fetch(&blocks, SOON).unwrap();
     let count = |wanted: u8| fetched.iter().map(|status| u64::from(*status == wanted)).sum::<u64>();
@@ -187,6 +175,11 @@ fn f190_a_user_without_rights_is_refused_with_the_servers_words() {
             "~tierkv:*",
             "+get",
             "+exists",
+            "+hget",
+            "+hgetall",
+            "+hset",
+            "+hsetnx",
+            "+hincrby",
             "+cluster|slots",
         ])
         .exec(&mut client)
@@ -195,7 +188,7 @@ fn f190_a_user_without_rights_is_refused_with_the_servers_words() {
     let login = |password: &str| Login {
         user: Some("reader".to_owned()),
         password: Some(password.to_owned()),
-        database: 0,
+        ..Login::default()
     };
     let reader = bench_as(&server.address(), login("secret"), None);
     assert_eq!(reader.found(&[1]).unwrap(), [false]);
@@ -254,7 +247,7 @@ fn f190_a_server_that_stops_in_a_value_holds_no_request_beyond_its_end() {
         assert!(fetched.contains(&ACCEPTED) && fetched.contains(&INCOMPLETE), "{fault:?}");
         // A request that is given up ends without its deadline, and no thread holds a slot.
         let (goal, leases) = bench.targets(&blocks);
-        let request = bench.desk.begin(Work::Fetch(goal), SOON).unwrap();
+        let request = bench.desk.begin(Work::Fetch(goal), SOON, bench.asker).unwrap();
         until("a record to come", || bench.desk.progress(request) > Some(0));
         bench.desk.cancel(request);
         assert_eq!(bench.outcome(request).unwrap_err().code, Code::Cancelled);
@@ -299,7 +292,15 @@ fn a_look_up_of_many_keys_is_one_exchange_on_one_connection() {
     assert_eq!(bench.found(&blocks).unwrap(), vec![false; 2000]);
     let before = fake.commands.load(std::sync::atomic::Ordering::Relaxed);
     bench.found(&blocks).unwrap();
-    assert_eq!(fake.commands.load(std::sync::atomic::Ordering::Relaxed) - before, 2000);
+    let asked = || fake.commands.load(std::sync::atomic::Ordering::Relaxed) - before;
+    // 32 commands of up to 64 keys, and one for each copy of the list of flushes.
+    assert_eq!(asked(), 35);
+    // Of a chunk of which a part is there, each key is asked for.
+    bench.store(&[3, 4]).unwrap();
+    let stored = asked();
+    let found = bench.found(&blocks).unwrap();
+    assert_eq!((0..2000).filter(|at| found[*at]).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(asked() - stored, 35 + 64);
 }
 
 #[test]
@@ -309,12 +310,246 @@ fn an_address_that_cannot_be_used_is_refused_with_the_fix() {
         ("valkey://h", "no list of host:port"),
         ("valkey://h:0", "no list of host:port"),
         ("valkey://u:p@h:1", "VALKEY_PASSWORD"),
+        ("valkeys://h:1", "go together"),
         ("valkey://h:1/x", "no number of a database"),
     ] {
-        let error = Valkey::open(address, Login::default(), None).map(|_| ()).unwrap_err();
+        let error = Valkey::open(address, options()).map(|_| ()).unwrap_err();
         assert!(error.text.contains(says) && error.text.contains("write"), "{}", error.text);
     }
     for address in ["valkey://h:1", "valkey://h:1,i:2/3", "valkey://[::1]:6379"] {
-        assert!(Valkey::open(address, Login::default(), None).is_ok(), "{address}");
+        assert!(Valkey::open(address, options()).is_ok(), "{address}");
     }
+}
+
+#[test]
+fn a_flush_takes_what_it_names_for_all_clients_and_no_more() {
+    let Some(program) = program() else { return };
+    let servers = cluster(&program);
+    let (one, other) = (bench(&servers[0].address()), bench(&servers[1].address()));
+    let blocks: Vec<u32> = (0..12).collect();
+    let mut tenant = bench(&servers[2].address());
+    tenant.asker = Asker { tenant: 7, flushed: None };
+    one.store(&blocks).unwrap();
+    // Names of another tenant's records are the same until one of the two is flushed.
+    assert_eq!(tenant.found(&blocks).unwrap(), vec![true; 12]);
+    assert_eq!(other.flush(Scope { tenant: 7, ..Scope::default() }).unwrap(), 3);
+    assert_eq!(tenant.found(&blocks).unwrap(), vec![false; 12]);
+    assert_eq!(tenant.fetch(&blocks, SOON).unwrap(), vec![MISSING; 12]);
+    assert_eq!(one.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12]);
+    for scope in [
+        Scope { class: 2, ..Scope::default() },
+        Scope { namespace: Some([9; 32]), ..Scope::default() },
+        Scope { model: Some("another".to_owned()), ..Scope::default() },
+    ] {
+        for bench in [&one, &other] {
+            bench.desk.learn_model(&NAMESPACE, "ours");
+        }
+        other.flush(scope.clone()).unwrap();
+        assert_eq!(one.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
+    }
+    for scope in [
+        Scope { class: 1, ..Scope::default() },
+        Scope { namespace: Some(NAMESPACE), ..Scope::default() },
+        Scope { model: Some("ours".to_owned()), ..Scope::default() },
+        Scope::default(),
+    ] {
+        other.flush(scope.clone()).unwrap();
+        assert_eq!(one.fetch(&blocks, SOON).unwrap(), vec![MISSING; 12], "{scope:?}");
+        assert_eq!(one.found(&blocks).unwrap(), vec![false; 12], "{scope:?}");
+        assert_eq!(one.store(&blocks).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
+        assert_eq!(other.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
+    }
+    let (number, scopes) = one.desk.news(0);
+    assert_eq!((number, scopes.len()), (8, 8));
+    // Records that were made before a flush are not stored after it.
+    let mut late = bench(&servers[0].address());
+    late.found(&[1]).unwrap();
+    late.asker.flushed = Some(0);
+    assert_eq!(late.store(&[70]).unwrap(), [ACCEPTED]);
+    one.flush(Scope::default()).unwrap();
+    assert_eq!(late.store(&[71]).unwrap(), [INCOMPLETE]);
+    late.asker.flushed = Some(1);
+    assert_eq!(late.store(&[71]).unwrap(), [ACCEPTED]);
+}
+
+#[test]
+fn a_client_that_was_not_told_a_model_learns_it_from_the_others() {
+    let fake = Fake::start();
+    let (one, other) = (bench(&fake.address()), bench(&fake.address()));
+    one.desk.learn_model(&NAMESPACE, "ours");
+    one.run(Work::Name(NAMESPACE, "ours".to_owned()), SOON).unwrap();
+    one.store(&[1]).unwrap();
+    one.flush(Scope { model: Some("another".to_owned()), ..Scope::default() }).unwrap();
+    assert_eq!(other.fetch(&[1], SOON).unwrap(), [ACCEPTED]);
+    one.flush(Scope { model: Some("ours".to_owned()), ..Scope::default() }).unwrap();
+    assert_eq!(other.fetch(&[1], SOON).unwrap(), [MISSING]);
+    // One that nobody named is taken by a flush of any model.
+    let stranger = bench(&Fake::start().address());
+    stranger.store(&[1]).unwrap();
+    stranger.flush(Scope { model: Some("any".to_owned()), ..Scope::default() }).unwrap();
+    assert_eq!(stranger.found(&[1]).unwrap(), [false]);
+}
+
+#[test]
+fn f190_a_node_that_was_away_brings_no_flushed_record_back() {
+    let Some(program) = program() else { return };
+    let servers = cluster(&program);
+    let bench = bench(&format!("{},{}", servers[0].address(), &servers[1].address()[9..]));
+    let blocks: Vec<u32> = (0..24).collect();
+    assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
+    servers[2].freeze(true);
+    until("two copies to take the flush", || bench.flush(Scope::default()).is_ok());
+    servers[2].freeze(false);
+    let again = self::bench(&servers[2].address());
+    until("all nodes to serve", || {
+        again.found(&blocks).is_ok_and(|found| !found.contains(&true))
+    });
+    assert!(!again.fetch(&blocks, SOON).unwrap().contains(&ACCEPTED));
+    // The node that was away has the flush by now, and the other two are enough without it.
+    let copies: Vec<u64> = servers
+        .iter()
+        .zip(["b", "c", "a"])
+        .map(|(server, tag)| {
+            let key = format!("tierkv:flushes:{{{tag}}}");
+            redis::cmd("HLEN").arg(key).query(&mut server.client()).unwrap()
+        })
+        .collect();
+    assert_eq!(copies[0], copies[2], "{copies:?}");
+}
+
+#[test]
+fn a_lost_list_of_flushes_is_written_again_or_costs_all_records() {
+    let fake = Fake::start();
+    let bench = bench(&fake.address());
+    bench.store(&[1, 2]).unwrap();
+    fake.loses_hashes();
+    assert_eq!(bench.fetch(&[1, 2], SOON).unwrap(), [ACCEPTED; 2], "this client knows the list");
+    fake.loses_hashes();
+    let stranger = self::bench(&fake.address());
+    assert_eq!(stranger.fetch(&[1, 2], SOON).unwrap(), [MISSING; 2], "nobody knew the list");
+    assert_eq!(bench.found(&[1, 2]).unwrap(), [false; 2]);
+    assert_eq!(bench.store(&[1]).unwrap(), [ACCEPTED]);
+    assert_eq!(stranger.found(&[1]).unwrap(), [true], "both know the same flushes again");
+}
+
+#[test]
+fn two_deployments_share_a_server_and_no_record() {
+    let fake = Fake::start();
+    let of = |prefix: &str| {
+        bench_with(&fake.address(), Options { prefix: prefix.to_owned(), ..options() })
+    };
+    let (one, other) = (of("one"), of("other"));
+    one.store(&[1]).unwrap();
+    assert_eq!(other.found(&[1]).unwrap(), [false]);
+    other.flush(Scope::default()).unwrap();
+    assert_eq!(one.found(&[1]).unwrap(), [true]);
+}
+
+/// An authority, and a certificate of it for a name, with its key; all as PEM.
+fn certificates(name: &str) -> [Vec<u8>; 3] {
+    let key = || rcgen::KeyPair::generate().unwrap();
+    let mut of_authority = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    of_authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    // Apart from the name of what it signs, which would else count as signed by itself.
+    of_authority.distinguished_name.push(rcgen::DnType::CommonName, "authority");
+    let authority = rcgen::CertifiedIssuer::self_signed(of_authority, key()).unwrap();
+    let own_key = key();
+    let own = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let own = own.signed_by(&own_key, &authority).unwrap();
+    [authority.pem().into(), own.pem().into(), own_key.serialize_pem().into()]
+}
+
+#[test]
+fn tls_and_a_user_open_a_server_and_nothing_less_does() {
+    let Some(program) = program_with_tls() else { return };
+    let folder = std::env::temp_dir().join(format!("tierkv-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    // A name of the address, not the one of each node: 127.0.0.1 is not in the certificate.
+    let [ca, cert, key] = certificates("localhost");
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (ca_file, cert_file, key_file) =
+        (file("ca.pem", &ca), file("cert.pem", &cert), file("key.pem", &key));
+    let server = Server::start(
+        &program,
+        &[
+            "--tls-cert-file",
+            &cert_file,
+            "--tls-key-file",
+            &key_file,
+            "--tls-ca-cert-file",
+            &ca_file,
+            "--user",
+            "engine",
+            "on",
+            ">word",
+            "~tierkv:*",
+            "+@all",
+            "--user",
+            "default",
+            "off",
+        ],
+    );
+    let open = |hosts: &str, ca: &[u8], is_known: bool, password: &str| {
+        let settings = tierkv_cold::Settings {
+            class: 1,
+            user: Some("engine".to_owned()),
+            password: Some(password.to_owned()),
+            ca_pem: Some(ca.to_vec()),
+            identity: is_known.then(|| (cert.clone(), key.clone())),
+            ..tierkv_cold::Settings::default()
+        };
+        let address = format!("valkeys://{hosts}");
+        Bench::of(tierkv_cold::open(&address, settings, Box::new(|_| None)).unwrap())
+    };
+    let (port, found) = (server.port, |bench: Bench| bench.found(&[1]).map_err(|error| error.text));
+    serves(&open(&format!("localhost:{port}"), &ca, true, "word"));
+    // The node's address is not in the certificate, but a name of the list is.
+    serves_again(&open(&format!("127.0.0.1:{port},localhost:{port}"), &ca, true, "word"));
+    let stranger = certificates("localhost");
+    for (hosts, ca, is_known, password, says) in [
+        (format!("localhost:{port}"), &stranger[0], true, "word", "certificate"),
+        (format!("127.0.0.1:{port}"), &ca, true, "word", "certificate"),
+        (format!("localhost:{port}"), &ca, false, "word", "certificate"),
+        (format!("localhost:{port}"), &ca, true, "wrong", "WRONGPASS"),
+    ] {
+        let said = found(open(&hosts, ca, is_known, password)).unwrap_err();
+        assert!(said.contains(says), "{hosts}: {said}");
+    }
+    let plain = bench(&format!("valkey://localhost:{port}"));
+    assert!(found(plain).is_err());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+fn serves_again(bench: &Bench) {
+    let blocks: Vec<u32> = (0..20).collect();
+    assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 20]);
+}
+
+#[test]
+fn replicas_are_read_and_a_lost_primary_costs_no_record() {
+    let Some(program) = program() else { return };
+    let mut servers = cluster_with_replicas(&program);
+    let reads_replicas = true;
+    let bench = bench_with(&servers[0].address(), Options { reads_replicas, ..options() });
+    let blocks: Vec<u32> = (0..24).collect();
+    assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
+    until("the replicas to have all", || {
+        let count = |server: &Server| -> u64 {
+            redis::cmd("DBSIZE").query(&mut server.client()).unwrap()
+        };
+        (0..3).all(|at| count(&servers[at]) == count(&servers[at + 3]))
+    });
+    assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
+    let asked = |server: &Server| {
+        let info: String =
+            redis::cmd("INFO").arg("commandstats").query(&mut server.client()).unwrap();
+        info.contains("cmdstat_get:")
+    };
+    assert!(servers[3..].iter().any(asked), "no replica was read");
+    servers[1].kill();
+    assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
 }

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 pub use self::credentials::Vars;
-pub use self::s3::Bucket;
+pub use self::s3::{Bucket, roots_file};
 use crate::error::{Code, Error, Result};
 
 /// Fills a buffer with the bytes of an object from an offset on.

@@ -466,6 +466,9 @@ pub const COLD_STORE_THREADS: usize = 2;
 /// Connections to one node of Valkey that one request uses, and that stay open for the next.
 pub const VALKEY_CONNECTIONS_MAX: usize = 4;
 
+/// Records that one command asks a server for, where it alone has all of them.
+pub const VALKEY_EXISTS_KEYS: usize = 64;
+
 /// Nodes of a Valkey cluster.
 pub const VALKEY_NODES_MAX: usize = 1024;
 
@@ -486,6 +489,27 @@ pub const VALKEY_TICK_MS: u64 = 20;
 
 /// Pause in ms before a cluster is asked for its slots again.
 pub const VALKEY_SLOTS_EVERY_MS: u64 = 200;
+
+/// Time in ms for which a node of a cluster that did not answer is not asked; then one request tries it.
+pub const VALKEY_NODE_PAUSE_MS: u64 = 1_000;
+
+/// Copies of the list of flushes in Valkey, in different thirds of the slots; most of them must answer.
+pub const VALKEY_FLUSH_COPIES: usize = 3;
+
+/// Flushes that the list in Valkey names; the next one drops everything and begins it anew.
+pub const VALKEY_FLUSHES_MAX: usize = 256;
+
+/// Bytes of one flush in that list.
+pub const VALKEY_FLUSH_BYTES_MAX: usize = 1024;
+
+/// Models that a client of Valkey knows by name for one namespace, and namespaces that it knows them of.
+pub const VALKEY_MODELS_MAX: usize = 1024;
+
+/// Pause in ms before the models that other clients have named are read again.
+pub const VALKEY_MODELS_EVERY_MS: u64 = 5_000;
+
+/// Times that a look-up begins again after a flush.
+pub const VALKEY_FLUSH_ROUNDS_MAX: usize = 4;
 
 /// Requests to a bucket at the same time for one look-up, fetch or save.
 pub const S3_REQUESTS_MAX: usize = 16;

@@ -3,6 +3,18 @@
 /** Time that the core has to end a request after its caller has timed out. */
 export const COLD_GRACE_MS = 250;
 
+/** Pause between two questions whether another client has flushed a store: within it all sidecars drop their copies. */
+export const COLD_WATCH_MS = 1000;
+
+/** Fewest records that a bucket behind another place is asked for; a request there takes as long as computing a few blocks. */
+export const TIER_KEYS_MIN = 8;
+
+/** Weight of a new measurement of the bucket's time. */
+export const TIER_COST_SMOOTHING = 0.2;
+
+/** Characters of the beginning of all keys in Valkey. */
+export const STORE_PREFIX_MAX = 64;
+
 /** Characters of a store's address. */
 export const STORE_ADDRESS_MAX = 1024;
 

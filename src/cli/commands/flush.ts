@@ -3,6 +3,8 @@ import { Option } from "commander";
 import { toNamespace } from "../../base/block.ts";
 import type { Namespace, RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { storeKind } from "../../base/hosts.ts";
+import { COLD_WATCH_MS } from "../../base/limits/cold.ts";
 import { FLUSH_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { PROGRESS_EVERY_MS } from "../../base/limits/tools.ts";
 import { createLogger } from "../../base/log.ts";
@@ -89,7 +91,8 @@ async function flush(call: Call<FlushOptions>): Promise<boolean> {
   ).finally(() => clearInterval(ticker));
   const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
   const lines = results.flatMap(describe);
-  if (scope.tenant !== 0 && results.every(isNothing)) lines.push(NOTHING_OF_TENANT);
+  const isStore = results.some(({ address }) => storeKind(address) !== null);
+  if (scope.tenant !== 0 && !isStore && results.every(isNothing)) lines.push(NOTHING_OF_TENANT);
   const unknown = scope.model === null ? null : unknownModel(scope.model, results);
   if (unknown !== null) lines.push(unknown);
   call.print({ flushed: results }, isEngineNear ? [...lines, OWN_CACHE] : lines);
@@ -202,6 +205,12 @@ function isNothing({ records, sidecars, error }: Flushed): boolean {
 function describe(flushed: Flushed): string[] {
   const { target, address, records, bytes, diskBytes, error } = flushed;
   if (error !== null) return [`nothing dropped: ${error}; what it holds stays until it is flushed`];
+  if (storeKind(address) !== null) {
+    const seconds = Math.ceil((2 * COLD_WATCH_MS) / 1000);
+    return [
+      `${target} at ${address}: out of reach for all clients, and left to its eviction; sidecars drop their copies within ${seconds} s`,
+    ];
+  }
   const onDisk = diskBytes === 0 ? "" : `, ${showBytes(diskBytes)} on disk`;
   const but = flushed.volatile
     ? "; the disk or its archive did not take note: flush again, or they may return"

@@ -81,6 +81,15 @@ function partsOf(config: Config): readonly Part[] {
     ],
     [
       [
+        secret("[cluster] store_password", cluster.storePassword),
+        open("[cluster] store_tls_ca", cluster.storeTlsCa),
+        open("[cluster] store_tls_cert", cluster.storeTlsCert),
+        secret("[cluster] store_tls_key", cluster.storeTlsKey),
+      ],
+      [async () => (await import("../../client/cold/settings.ts")).storeSettings(config, "kv")],
+    ],
+    [
+      [
         own("[vault] state_dir"),
         open("[vault] tls_cert", vault.tlsCert),
         secret("[vault] tls_key", vault.tlsKey),

@@ -3,24 +3,32 @@ import { setMaxListeners } from "node:events";
 import { classNumber, countBits, keyCount } from "../../base/block.ts";
 import type { ItemStatus, RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
-import { COLD_GRACE_MS } from "../../base/limits/cold.ts";
+import { storeKind } from "../../base/hosts.ts";
+import { COLD_GRACE_MS, COLD_WATCH_MS } from "../../base/limits/cold.ts";
 import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, KEYS_MAX } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
-import type { ColdId } from "../../base/native.ts";
+import type { ColdId, ColdSettings } from "../../base/native.ts";
 import {
   coldCancel,
   coldCheck,
   coldClose,
   coldFetch,
+  coldFlush,
+  coldLearnModel,
   coldLookup,
+  coldName,
+  coldNews,
+  coldNodes,
   coldOpen,
   coldPing,
   coldProgress,
   coldRefusals,
+  coldSpent,
   coldStore,
   coldTake,
   Goodput,
 } from "../../base/native.ts";
+import { jitterMs, nowMs, sleep } from "../../base/time.ts";
 import { packageVersion } from "../../base/version.ts";
 import type { FlushReply, StatsReply } from "../../wire/messages.ts";
 import { Breaker } from "../breaker.ts";
@@ -46,8 +54,7 @@ export interface ColdStoreOptions {
   address: string;
   /** The class of records that is kept there. */
   name: RecordClass;
-  /** Time to live of a record in seconds; null: the store's own rules. */
-  ttlS: number | null;
+  settings: ColdSettings;
   logger: Logger;
 }
 
@@ -55,7 +62,7 @@ export class ColdStore implements BlockStore {
   readonly tier = "vault";
   readonly name: RecordClass;
   readonly address: string;
-  /** Its own tools flush it, so that no flush is ever reported. */
+  /** Flushes by any client of Valkey. A bucket is flushed by its own tools, and reports none. */
   readonly flushes: FlushFeed = new FlushFeed();
   readonly down: Goodput = new Goodput();
   readonly up: Goodput = new Goodput();
@@ -72,10 +79,10 @@ export class ColdStore implements BlockStore {
   readonly #counts = { lookup_keys: 0, lookup_hits: 0, fetched_bytes: 0, stored_bytes: 0 };
 
   /** Connects with the first call. Throws BAD_ARGUMENT or DISK_FAILED for an address or credentials that cannot be used. */
-  constructor({ address, name, ttlS, logger }: ColdStoreOptions) {
+  constructor({ address, name, settings, logger }: ColdStoreOptions) {
     this.address = address;
     this.name = name;
-    this.#id = coldOpen(address, ttlS, this.#requests.settle);
+    this.#id = coldOpen(address, settings, this.#requests.settle);
     // Each open call listens.
     setMaxListeners(0, this.#closing.signal);
     this.#breaker = new Breaker({
@@ -119,10 +126,10 @@ export class ColdStore implements BlockStore {
     namespace: Buffer,
     keys: Buffer,
     deadlineMs: number,
-    { isCounted }: Purpose = OF_A_REQUEST,
+    { isCounted, tenant = 0 }: Purpose = OF_A_REQUEST,
   ): Promise<Buffer> {
     const parts = splitKeys(keys, KEYS_MAX).map((part) =>
-      this.#call("Lookup", { deadlineMs }, (id, ms) => coldLookup(id, ms, namespace, part)),
+      this.#call("Lookup", { deadlineMs }, (id, ms) => coldLookup(id, ms, tenant, namespace, part)),
     );
     // Each part but the last fills whole bytes.
     const held = Buffer.concat((await Promise.all(parts)).map(({ data }) => data));
@@ -133,9 +140,9 @@ export class ColdStore implements BlockStore {
   }
 
   async fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
-    const { arena, fidelity, keys, geometries, leases } = window;
+    const { arena, fidelity, keys, geometries, leases, tenant = 0 } = window;
     const begin: Begin = (id, ms) =>
-      coldFetch(id, arena, ms, fidelity, namespace, keys, geometries, leases);
+      coldFetch(id, arena, ms, tenant, fidelity, namespace, keys, geometries, leases);
     return this.#fetched(await this.#call("Fetch", options, begin));
   }
 
@@ -144,8 +151,9 @@ export class ColdStore implements BlockStore {
     keys: Buffer,
     records: readonly number[],
     deadlineMs: number,
+    tenant = 0,
   ): Promise<Settled> {
-    const begin: Begin = (id, ms) => coldTake(id, ms, namespace, keys, [...records]);
+    const begin: Begin = (id, ms) => coldTake(id, ms, tenant, namespace, keys, [...records]);
     return this.#fetched(await this.#call("Fetch", { deadlineMs }, begin));
   }
 
@@ -156,15 +164,17 @@ export class ColdStore implements BlockStore {
     return { statuses: new Uint8Array(data), bytes, reason };
   }
 
-  /** Stores records put-if-absent; deferred records are encoded on their way. Tenants and flushes are not told apart there. */
+  /** Stores records put-if-absent; deferred records are encoded on their way. One made before a flush that takes it is INCOMPLETE. */
   async store(
     namespace: Buffer,
     items: readonly StoreItem[],
     deadlineMs: number,
+    tenant = 0,
+    flushed: number | null = null,
   ): Promise<ItemStatus[]> {
     const keys = Buffer.concat(items.map(({ key }) => key));
     const records = Uint32Array.from(items, ({ record }) => record.id);
-    const begin: Begin = (id, ms) => coldStore(id, ms, namespace, keys, records);
+    const begin: Begin = (id, ms) => coldStore(id, ms, tenant, flushed, namespace, keys, records);
     const { data, numbers } = await this.#call("Store", { deadlineMs }, begin);
     const [bytes = 0] = numbers;
     this.#counts.stored_bytes += bytes;
@@ -178,8 +188,9 @@ export class ColdStore implements BlockStore {
     keys: Buffer,
     _reason: string,
     deadlineMs: number,
+    tenant = 0,
   ): Promise<ItemStatus[]> {
-    const begin: Begin = (id, ms) => coldCheck(id, ms, namespace, keys);
+    const begin: Begin = (id, ms) => coldCheck(id, ms, tenant, namespace, keys);
     const { data } = await this.#call("Report", { deadlineMs }, begin);
     return [...data] as ItemStatus[];
   }
@@ -204,31 +215,85 @@ export class ColdStore implements BlockStore {
     return Promise.resolve();
   }
 
-  /** Rejects with VAULT_REFUSED: the store's own tools flush it. */
-  flush(): Promise<FlushReply> {
-    const reason =
-      "tierKV does not flush Valkey or S3 yet; delete the keys or objects with the store's own tools";
-    return Promise.reject(new TierkvError("VAULT_REFUSED", { ...this.#context("Flush"), reason }));
+  /**
+   * Puts the records of a scope out of reach for all clients of a Valkey; they are evicted or expire there. A bucket's own tools flush
+   * it: VAULT_REFUSED.
+   */
+  async flush(
+    namespace: Buffer | null,
+    deadlineMs: number,
+    recordClass: RecordClass | null = null,
+    model: string | null = null,
+    tenant = 0,
+  ): Promise<FlushReply> {
+    if (storeKind(this.address) === "s3") {
+      const reason =
+        "tierKV does not flush a bucket; delete the objects below the prefix with the store's own tools";
+      throw new TierkvError("VAULT_REFUSED", { ...this.#context("Flush"), reason });
+    }
+    const scope = {
+      class: recordClass === null ? 0 : classNumber(recordClass),
+      tenant,
+      ...(namespace === null ? {} : { namespace }),
+      ...(model === null ? {} : { model }),
+    };
+    const begin: Begin = (id, ms) => coldFlush(id, ms, scope);
+    const { data } = await this.#call("Flush", { deadlineMs }, begin);
+    const { isUnknown, models } = JSON.parse(String(data)) as FlushedText;
+    const none = { records: 0, bytes: 0, diskBytes: 0, volatile: false, sidecars: [] };
+    return { ...none, number: this.flushes.number, unknownModel: isUnknown, models };
   }
 
-  /** Returns this process's counts and the store's refusals; its size is its operator's to watch. */
+  /** Notes a namespace's model, so that names of its records are right from the first one on. */
+  learnModel(namespace: Buffer, model: string): void {
+    if (!this.#closing.signal.aborted) coldLearnModel(this.#id, namespace, model);
+  }
+
+  /** Tells all clients a namespace's model. */
+  async nameModel(namespace: Buffer, model: string, deadlineMs: number): Promise<void> {
+    const begin: Begin = (id, ms) => coldName(id, ms, namespace, model);
+    await this.#call("Name", { deadlineMs }, begin);
+  }
+
+  /** Asks every `COLD_WATCH_MS` whether another client has flushed, until one has or the time is over. */
+  async watch(_request: unknown, deadlineMs: number, signal: AbortSignal): Promise<void> {
+    const [untilMs, known] = [nowMs() + deadlineMs, this.flushes.number];
+    while (nowMs() < untilMs && this.flushes.number === known) {
+      await sleep(jitterMs(COLD_WATCH_MS / 2, COLD_WATCH_MS), signal);
+      await this.#call("Ping", { deadlineMs: HELLO_TIMEOUT_MS, signal }, coldPing);
+    }
+  }
+
+  /** What the store refused since this client began, by name, and what requests to a bucket cost. */
+  counts(): Readonly<Record<string, number>> {
+    if (this.#closing.signal.aborted) return {};
+    const refusals = coldRefusals(this.#id).map(({ name, count }) => [`refused_${name}`, count]);
+    const spent = coldSpent(this.#id).map(({ name, count }) => [`requests_${name}`, count]);
+    return Object.fromEntries([...refusals, ...spent]) as Record<string, number>;
+  }
+
+  /** What each node of a Valkey says of its memory; empty for a bucket. */
+  async nodes(deadlineMs: number): Promise<readonly StoreNode[]> {
+    const { data } = await this.#call("Nodes", { deadlineMs }, coldNodes);
+    return JSON.parse(String(data)) as StoreNode[];
+  }
+
+  /** Returns this process's counts, the store's refusals, and the memory of its nodes as far as they tell. */
   async stats(deadlineMs: number): Promise<StatsReply> {
-    await this.hello(deadlineMs);
-    const refusals = coldRefusals(this.#id).map(({ name, count }): [string, number] => [
-      `refused_${name}`,
-      count,
-    ]);
+    const nodes = await this.nodes(deadlineMs);
+    const sum = (of: (node: StoreNode) => number): number =>
+      nodes.reduce((total, node) => total + of(node), 0);
     return {
       version: packageVersion(),
       recordClass: classNumber(this.name),
       epoch: this.epoch,
       uptimeMs: 0,
-      maxBytes: 0,
-      usedBytes: 0,
+      maxBytes: sum(({ maxBytes }) => maxBytes),
+      usedBytes: sum(({ usedBytes }) => usedBytes),
       reservedBytes: 0,
-      records: 0,
+      records: sum(({ keys }) => keys),
       namespaces: 0,
-      counters: { ...this.#counts, ...Object.fromEntries<number>(refusals) },
+      counters: { ...this.#counts, ...this.counts() },
       disk: null,
       lanes: 0,
       outBytesPerS: 0,
@@ -288,13 +353,15 @@ export class ColdStore implements BlockStore {
     const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
     const id = this.#id;
     try {
-      return await this.#requests.run(
+      const outcome = await this.#requests.run(
         // The core's own end comes later, so that a time-out is reported as one.
         () => begin(id, deadlineMs + COLD_GRACE_MS),
         (request) => coldCancel(id, request),
         (request) => coldProgress(id, request),
         { timeoutMs: deadlineMs, stallMs, signals, errorOf },
       );
+      this.#hear();
+      return outcome;
     } catch (thrown) {
       const known = toTierkvError(thrown);
       const reason = known.message;
@@ -305,6 +372,23 @@ export class ColdStore implements BlockStore {
     }
   }
 
+  /** Takes the flushes that came to light with an answer, before the answer is used. */
+  #hear(): void {
+    if (this.#closing.signal.aborted) return;
+    const { number, scopes } = coldNews(this.#id, this.flushes.number);
+    if (scopes.length === 0) return;
+    const first = number - scopes.length + 1;
+    const flushes = scopes.map(({ class: recordClass, namespace, model, tenant }, at) => ({
+      number: first + at,
+      everyNamespace: namespace === undefined && model === undefined,
+      namespaces: namespace === undefined ? [] : [namespace],
+      recordClass,
+      model: model ?? "",
+      tenant,
+    }));
+    this.flushes.receive({ number, everything: false, flushes });
+  }
+
   #context(call: string): { name: string; address: string; call: string } {
     return { name: this.name, address: this.address, call };
   }
@@ -312,6 +396,27 @@ export class ColdStore implements BlockStore {
   #closedError(): TierkvError {
     return new TierkvError("CLOSED", { what: `the client of the store at ${this.address}` });
   }
+}
+
+/** What one node of Valkey says of its memory. */
+export interface StoreNode {
+  address: string;
+  usedBytes: number;
+  /** 0: no limit. */
+  maxBytes: number;
+  /** `maxmemory-policy`. */
+  policy: string;
+  keys: number;
+  /** Keys with a time to live. */
+  expiring: number;
+  /** Why it does not tell; empty: it does. */
+  trouble: string;
+}
+
+/** Outcome of a flush, as the core writes it. */
+interface FlushedText {
+  isUnknown: boolean;
+  models: string[];
 }
 
 /** Begins a request that ends within a time; returns its number. */

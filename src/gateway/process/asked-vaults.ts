@@ -1,14 +1,13 @@
 // Owns the vaults in which a gateway looks up blocks: the ones this machine's sidecar would use, as they come and go.
 import { existsSync } from "node:fs";
 import { toTierkvError } from "../../base/errors.ts";
-import { unixPath } from "../../base/hosts.ts";
+import { sharedPath, storeKind, unixPath } from "../../base/hosts.ts";
 import type { Running } from "../../base/lifecycle.ts";
 import { GATEWAY_VAULT_RETRY_MS } from "../../base/limits/gateway.ts";
 import { HELLO_TIMEOUT_MS } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import { UNCOUNTED } from "../../client/source.ts";
 import type { Vault } from "../../client/vault.ts";
-import { isRemote } from "../../client/vault.ts";
 import { Waker } from "../../client/wake.ts";
 import { membersOf } from "../../cluster/sources.ts";
 import { vaultTargets } from "../../cluster/targets.ts";
@@ -31,7 +30,10 @@ export async function askVaults(config: Config, logger: Logger): Promise<AskedVa
     // Connects now, because the first look-up would otherwise be late.
     if (isThere(client)) client.hello(HELLO_TIMEOUT_MS).catch(() => {});
   };
-  const targets = vaultTargets(config).filter(({ classes }) => classes.includes("kv"));
+  const all = vaultTargets(config).filter(({ classes }) => classes.includes("kv"));
+  // A bucket behind another place is asked by sidecars alone: each of its requests has a price.
+  const isBucket = ({ address }: { address: string }): boolean => storeKind(address) === "s3";
+  const targets = all.every(isBucket) ? all : all.filter((target) => !isBucket(target));
   const written = new Set(targets.map(({ address }) => address));
   const reasons = new Map<string, string>();
   const addWritten = async (): Promise<void> => {
@@ -86,10 +88,13 @@ function isThere({ address }: Vault): boolean {
   return path === null || existsSync(path);
 }
 
+/** Shared memory is asked even while it counts as down, because asking is how it is found again. */
+const isShared = ({ address }: Vault): boolean => sharedPath(address) !== null;
+
 function askedOf(client: Vault): ReturnType<Vaults>[number] {
   return {
     address: client.address,
-    isOpen: !isThere(client) || (isRemote(client) && client.isDown),
+    isOpen: !isThere(client) || (!isShared(client) && client.isDown),
     lookup: (namespace, keys, deadlineMs) => client.lookup(namespace, keys, deadlineMs, UNCOUNTED),
   };
 }

@@ -1,7 +1,7 @@
 // Owns the process of a sidecar: its checks, the steps of its start in order, and its end.
 import type { RecordClass } from "../../base/block.ts";
 import { armFailpoints } from "../../base/failpoint.ts";
-import { isLocal, isNames } from "../../base/hosts.ts";
+import { isLocal, isNames, storeKind } from "../../base/hosts.ts";
 import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
 import type { Running } from "../../base/lifecycle.ts";
 import { IDLE_POLL_MS } from "../../base/limits/general.ts";
@@ -137,20 +137,32 @@ async function connected(
   const waker = new Waker(config.cluster.wake, logger);
   const { maxBytes } = config.vault;
   const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
-  const connect = (name: RecordClass): Promise<BlockStore[]> => {
+  const connect = async (name: RecordClass): Promise<BlockStore[]> => {
     const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
-    return Promise.all(
+    const all = await Promise.all(
       targets.map((target) => {
         const vault = (): BlockStore => lastingClient(config, target, name, logger, waker);
         return openSource({ address: target.address, name, config, logger, size, vault });
       }),
     );
+    return await withBucket(all, logger);
   };
   const onRefused = (count: number): void => counters.add("listings_refused", count);
   return {
     vaults: { kv: await connect("kv"), ssm: await connect("ssm") },
     members: membersOf(config, logger, waker, onRefused),
   };
+}
+
+/** Puts a bucket behind the one other place beside shared memory. */
+async function withBucket(all: BlockStore[], logger: Logger): Promise<BlockStore[]> {
+  const far = all.filter(({ tier }) => tier !== "shared");
+  const bucket = far.find(({ address }) => storeKind(address) === "s3");
+  const near = far.find((one) => one !== bucket);
+  if (bucket === undefined || near === undefined) return all;
+  const { Tiers } = await import("../../client/cold/tiers.ts");
+  const tiers = new Tiers(near, bucket, logger);
+  return all.flatMap((one) => (one === bucket ? [] : one === near ? [tiers] : [one]));
 }
 
 /** The trace exporter, and the callbacks that feed it. */

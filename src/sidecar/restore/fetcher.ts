@@ -195,7 +195,7 @@ export class Fetcher {
     }
   }
 
-  /** Takes the next wanted blocks of one namespace and source, as many as one call brings. */
+  /** Takes the next wanted blocks of one namespace, tenant and source, as many as one call brings. */
   #take(source: Source, batchBytes: number): Block[] {
     const { shards, rates } = this.#options;
     const blocks: Block[] = [];
@@ -211,6 +211,7 @@ export class Fetcher {
         rates.wireBytes(bytes) > batchBytes ||
         (blocks.length + 1) * shards > FETCH_WINDOW_KEYS ||
         blocks[0]?.namespace.equals(block.namespace) === false ||
+        blocks[0]?.run.tenant !== block.run.tenant ||
         blocks[0]?.source !== block.source;
       if (isFull && blocks.length > 0) return blocks;
       blocks.push(block);
@@ -337,7 +338,7 @@ export class Fetcher {
     const [first] = blocks;
     if (first === undefined) return;
     source
-      .report(first.namespace, key, error.message, CALL_TIMEOUT_MS)
+      .report(first.namespace, key, error.message, CALL_TIMEOUT_MS, first.run.tenant)
       .catch((failure: unknown) => logger.debug({ err: failure }, "the report did not arrive"));
   }
 }

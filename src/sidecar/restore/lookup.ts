@@ -39,6 +39,8 @@ export interface LookupContext {
   isWanted(): boolean;
   timeoutMs: number;
   trace?: Buffer | null;
+  /** Left out: nobody in particular. */
+  tenant?: number;
   /** False for a look-up that no request caused: it is not counted. */
   isCounted?: boolean;
   counters: SidecarCounters;
@@ -191,9 +193,11 @@ async function askVault(
 ): Promise<boolean> {
   if (asked.every(({ indexes }) => indexes.length === 0)) return true;
   try {
-    const { namespace, shards, timeoutMs, isWanted, trace = null, isCounted = true } = context;
+    const { namespace, shards, timeoutMs, isWanted, tenant = 0 } = context;
+    const { trace = null, isCounted = true } = context;
     const packed = packAsked(asked, shards);
-    const offers = await gate.find(namespace, packed, timeoutMs, isWanted, { trace, isCounted });
+    const purpose = { trace, isCounted, tenant };
+    const offers = await gate.find(namespace, packed, timeoutMs, isWanted, purpose);
     if (offers === null) return false;
     const present = offered(offers, keyCount(packed));
     const keys = { present, archive: offers[1] ?? null, shards };

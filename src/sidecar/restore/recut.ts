@@ -211,7 +211,8 @@ export class Recut implements BlockUser {
     const keys = Buffer.concat(places.map(({ key }) => key));
     try {
       const named = places.map(({ place }) => ids[place] ?? 0);
-      const found = await client.collect(longer.namespace, keys, named, arena.recut.callMs);
+      const { callMs } = arena.recut;
+      const found = await client.collect(longer.namespace, keys, named, callMs, group.tenant);
       counters.add("bytes_fetched", found.bytes);
       for (const [index, { place, key }] of places.entries()) {
         const status = found.statuses[index] ?? ItemStatus.INCOMPLETE;
@@ -221,7 +222,7 @@ export class Recut implements BlockUser {
         const reason = found.reason ?? "the record is damaged";
         // Sound records do not wait for it.
         client
-          .report(longer.namespace, key, reason, CALL_TIMEOUT_MS)
+          .report(longer.namespace, key, reason, CALL_TIMEOUT_MS, group.tenant)
           .catch((error: unknown) => logger.debug({ err: error }, "the report did not arrive"));
       }
     } catch (error) {

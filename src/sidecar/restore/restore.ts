@@ -257,14 +257,15 @@ export class Restorer {
   /** Looks up the held blocks; for a hand-off, until they are held. */
   async #answer(plan: Plan, message: Prefetch, namespace: Namespace): Promise<LookupAnswer> {
     const { shards, pools, gates, counters, logger, waitMs, stallMs, quarantine } = this.#options;
-    const { groups } = message;
+    const { groups, tenant } = message;
     const context = this.#context;
     const isWanted = (): boolean => !plan.isOver;
     const known = knownAnswer(plan, message, context, this.#options);
     if (known !== null) return known;
     const timeoutMs = Math.min(stallMs, waitMs);
     const trace = plan.case.trace?.lookup ?? null;
-    const of = { namespace, shards, pools, gates, isWanted, timeoutMs, trace, counters, logger };
+    const asks = { timeoutMs, trace, tenant, counters, logger };
+    const of = { namespace, shards, pools, gates, isWanted, ...asks };
     const look = (): Promise<LookupAnswer> =>
       lookUp(groups, { ...of, cache: this.#context?.cache ?? null });
     if (!plan.isHandedOver || context === null) return look();

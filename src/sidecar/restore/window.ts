@@ -77,7 +77,8 @@ export class Window {
         item += 1;
       }
     }
-    return { arena, fidelity, keys: this.#keys, geometries, leases, trace };
+    const tenant = blocks[0]?.run.tenant ?? 0;
+    return { arena, fidelity, keys: this.#keys, geometries, leases, trace, tenant };
   }
 
   /** Takes the status of each item; ACCEPTED means verified and decoded in its slot. */

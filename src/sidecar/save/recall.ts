@@ -23,6 +23,7 @@ export async function recall(
   namespace: Namespace,
   keys: readonly Buffer[],
   { counters, logger }: RecallContext,
+  tenant: number,
 ): Promise<Recalled> {
   const none = keys.map(() => null);
   if (keys.length === 0 || client.isDown || client.collect === undefined) return none;
@@ -30,7 +31,8 @@ export async function recall(
   let records: Recalled = none;
   try {
     const all = Buffer.concat(keys);
-    const { statuses, bytes, reason } = await client.collect(namespace, all, ids, CALL_TIMEOUT_MS);
+    const found = await client.collect(namespace, all, ids, CALL_TIMEOUT_MS, tenant);
+    const { statuses, bytes, reason: why } = found;
     const isHere = (at: number): boolean => statuses[at] === ItemStatus.ACCEPTED;
     const count = ids.filter((_, at) => isHere(at)).length;
     // Records of one call differ at most by the exact first token of a sequence.
@@ -38,9 +40,10 @@ export async function recall(
     counters.add("copies_recalled", count);
     const bad = keys.filter((_, at) => statuses[at] === ItemStatus.BAD_RECORD);
     counters.add("bad_records", bad.length);
+    const reason = why ?? "the record is damaged";
     if (bad.length > 0)
       client
-        .report(namespace, Buffer.concat(bad), reason ?? "the record is damaged", CALL_TIMEOUT_MS)
+        .report(namespace, Buffer.concat(bad), reason, CALL_TIMEOUT_MS, tenant)
         .catch((error: unknown) => logger.debug({ err: error }, "the report did not arrive"));
   } catch (error) {
     logger.debug({ err: toTierkvError(error), vault: client.address }, "no record was recalled");
@@ -50,16 +53,17 @@ export async function recall(
   return records;
 }
 
-/** A record to recall, and the vaults to ask, in order; all records of a call are of one namespace. */
+/** A record to recall, and the vaults to ask, in order; all records of a call are of one namespace and tenant. */
 export interface Wanted {
   namespace: Namespace;
+  tenant: number;
   /** Packed key. */
   key: Buffer;
   stores: readonly Recalls[];
 }
 
 interface Recalls {
-  recall(namespace: Namespace, keys: readonly Buffer[]): Promise<Recalled>;
+  recall(namespace: Namespace, keys: readonly Buffer[], tenant: number): Promise<Recalled>;
 }
 
 /** Fetches each record from the first of its vaults that gives it. Never rejects. */
@@ -73,7 +77,7 @@ export async function recallAll(wanted: readonly Wanted[]): Promise<Recalled> {
       const [[, first] = []] = of;
       if (store === undefined || first === undefined) continue;
       const keys = of.map(([, { key }]) => key);
-      const found = await store.recall(first.namespace, keys);
+      const found = await store.recall(first.namespace, keys, first.tenant);
       for (const [index, [at]] of of.entries()) records[at] = found[index] ?? null;
     }
   }

@@ -127,14 +127,22 @@ export class Reoffer {
   /** Asks the vault, and returns the blocks it does not hold. */
   async #ask(
     look: Look,
-    { namespace, shards }: Copies,
+    { namespace, shards }: Pick<Copies, "namespace" | "shards">,
     blocks: readonly Block[],
   ): Promise<Block[]> {
     const { client, epoch } = look;
+    const [first] = blocks;
+    const others = blocks.filter(({ run }) => run.tenant !== first?.run.tenant);
+    if (others.length > 0) {
+      const own = blocks.filter(({ run }) => run.tenant === first?.run.tenant);
+      const missing = await this.#ask(look, { namespace, shards }, own);
+      return [...missing, ...(await this.#ask(look, { namespace, shards }, others))];
+    }
     const packer = new KeyPacker(blocks.length * shards);
     for (const { hashes, index, group } of blocks) packer.add(hashes, index, group, shards);
     const { keys } = packer;
-    const offers = await client.find(namespace, keys, CALL_TIMEOUT_MS, UNCOUNTED);
+    const purpose = { ...UNCOUNTED, tenant: first?.run.tenant ?? 0 };
+    const offers = await client.find(namespace, keys, CALL_TIMEOUT_MS, purpose);
     const present = offered(offers, keyCount(keys));
     const missing: Block[] = [];
     for (const [index, block] of blocks.entries()) {
@@ -234,7 +242,9 @@ export class Reoffer {
     const wanted = blocks.map((block) => {
       const other = isLossy ? otherVault(block, look) : null;
       const store = other === null ? undefined : stores[name][other];
-      return { namespace, key: keyOf(block, shard), stores: store === undefined ? [] : [store] };
+      const { tenant } = block.run;
+      const asked = store === undefined ? [] : [store];
+      return { namespace, tenant, key: keyOf(block, shard), stores: asked };
     });
     return recallAll(wanted);
   }

@@ -388,9 +388,9 @@ export class Saver {
 
 /** Returns what decoded blocks may be recalled from. A vault alone is not asked, because it keeps the record it has. */
 function toRecall(batch: readonly Pending[]): Wanted[] {
-  return batch.map(({ namespace, key, isDecoded, destinations }) => {
+  return batch.map(({ namespace, key, item: { tenant }, isDecoded, destinations }) => {
     const stores = destinations.map(({ store }) => store);
-    return { namespace, key, stores: isDecoded && stores.length > 1 ? stores : [] };
+    return { namespace, tenant, key, stores: isDecoded && stores.length > 1 ? stores : [] };
   });
 }
 

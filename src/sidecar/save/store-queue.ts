@@ -118,11 +118,9 @@ export class StoreQueue {
   }
 
   /** Fetches the vault's records unchanged; null for each that it does not give. Never rejects. */
-  recall(namespace: Namespace, keys: readonly Buffer[]): Promise<Recalled> {
-    return recall(this.#client, namespace, keys, {
-      counters: this.#counters,
-      logger: this.#logger,
-    });
+  recall(namespace: Namespace, keys: readonly Buffer[], tenant: number): Promise<Recalled> {
+    const context = { counters: this.#counters, logger: this.#logger };
+    return recall(this.#client, namespace, keys, context, tenant);
   }
 
   /** Drops the waiting records that `takes` names, and returns how many. */
@@ -156,6 +154,7 @@ export class StoreQueue {
   /** Notes a namespace's model; the vault learns it with the first records. */
   nameModel(namespace: Namespace, model: string): void {
     const key = namespace.toString("latin1");
+    this.#client.learnModel?.(namespace, model);
     const known = this.#models.get(key);
     if (known?.model === model) return;
     if (known !== undefined || this.#models.size < NAMESPACES_NAMED_MAX) {
@@ -165,7 +164,10 @@ export class StoreQueue {
 
   /** Takes over the models that another queue knows. */
   learnFrom(other: StoreQueue): void {
-    for (const [key, { model }] of other.#models) this.#models.set(key, { model, epoch: null });
+    for (const [key, { model }] of other.#models) {
+      this.#client.learnModel?.(Buffer.from(key, "latin1"), model);
+      this.#models.set(key, { model, epoch: null });
+    }
   }
 
   /** Names the model without waiting. A vault of an older release refuses, and then cannot flush by model. */

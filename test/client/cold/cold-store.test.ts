@@ -1,6 +1,7 @@
 // Owns the conformance of stores that others run, on real servers: Valkey alone and as a cluster, and S3.
 import { afterEach, expect, test } from "vitest";
 import { ItemStatus } from "../../../src/base/block.ts";
+import type { ColdSettings } from "../../../src/base/native.ts";
 import { ColdStore } from "../../../src/client/cold/cold-store.ts";
 import { Pages } from "../../support/lanes.ts";
 import { NAMESPACE } from "../../support/records.ts";
@@ -14,8 +15,9 @@ import {
 } from "../../support/stores.ts";
 import { closeAfterTest, logger, SOON_MS, until } from "../../support/vaults.ts";
 
-function openStore(address: string, ttlS: number | null = null): ColdStore {
-  return closeAfterTest(new ColdStore({ address, name: "kv", ttlS, logger }));
+function openStore(address: string, more: Partial<ColdSettings> = {}): ColdStore {
+  const settings = { class: 1, ...more };
+  return closeAfterTest(new ColdStore({ address, name: "kv", settings, logger }));
 }
 
 const before = { ...process.env };
@@ -96,10 +98,10 @@ test.skipIf(!HAS_VALKEY)(
 
 test.skipIf(!HAS_VALKEY)("records get the time to live of the configuration", async () => {
   const server = await ValkeyServer.start();
-  const store = openStore(server.address, 1000);
+  const store = openStore(server.address, { ttlS: 1000 });
   const pages = await Pages.open(1, 4096);
   await store.store(NAMESPACE, pages.encode(), SOON_MS);
-  const key = Buffer.concat([Buffer.from("tierkv:1:"), NAMESPACE, pages.keys]);
+  const [key = ""] = await server.keys("tierkv:1:*");
   expect(String(await server.ask("TTL", key))).toMatch(/^:(1000|99\d)\r\n$/);
 });
 
@@ -108,7 +110,79 @@ test("an address that cannot be used is refused with the fix", () => {
   expect(() => openStore("s3:///")).toThrow(/there is no bucket/);
 });
 
-test("a flush is refused with the reason", async () => {
-  const store = openStore("valkey://127.0.0.1:1");
-  await expect(store.flush()).rejects.toMatchObject({ code: "VAULT_REFUSED" });
+test("a flush of a bucket is refused with the reason", async () => {
+  const endpoint = { AWS_ENDPOINT_URL: "http://127.0.0.1:1" };
+  Object.assign(process.env, { ...endpoint, AWS_ACCESS_KEY_ID: "a", AWS_SECRET_ACCESS_KEY: "b" });
+  const store = openStore("s3://bucket/prefix");
+  await expect(store.flush(null, SOON_MS)).rejects.toMatchObject({ code: "VAULT_REFUSED" });
+});
+
+test.skipIf(!HAS_VALKEY)(
+  "a flush reaches every client, with its scope, before the next answer is used",
+  async () => {
+    const server = await ValkeyServer.start();
+    const [one, other] = [openStore(server.address), openStore(server.address)];
+    const pages = await Pages.open(3, 4096);
+    one.learnModel(NAMESPACE, "m");
+    await one.nameModel(NAMESPACE, "m", SOON_MS);
+    await one.store(NAMESPACE, pages.encode(), SOON_MS, 5);
+    const held = (store: ColdStore, tenant: number): Promise<number> =>
+      store
+        .lookup(NAMESPACE, pages.keys, SOON_MS, { trace: null, isCounted: true, tenant })
+        .then((bits) => bits[0] ?? 0);
+    expect([await held(one, 5), await held(other, 5)]).toEqual([0b111, 0b111]);
+    const heard: unknown[] = [];
+    other.flushes.listen({ onHello() {}, onFlush: (scopes) => heard.push(scopes) });
+    const { unknownModel, models } = await one.flush(null, SOON_MS, "kv", "n");
+    expect([unknownModel, models]).toEqual([true, ["m"]]);
+    expect(await held(other, 5)).toBe(0b111);
+    await one.flush(null, SOON_MS, null, "m", 5);
+    expect([await held(other, 5), await held(other, 0)]).toEqual([0, 0b111]);
+    await one.flush(NAMESPACE, SOON_MS);
+    expect(await held(other, 0)).toBe(0);
+    const all = { everyNamespace: false, namespaces: [], tenant: 0, recordClass: 0, model: "" };
+    expect(heard).toEqual([
+      [{ ...all, number: 1, recordClass: 1, model: "n" }],
+      [{ ...all, number: 2, model: "m", tenant: 5 }],
+      [{ ...all, number: 3, namespaces: [NAMESPACE] }],
+    ]);
+    // Records made with knowledge of fewer flushes than took them are not stored.
+    const late = await other.store(NAMESPACE, pages.encode(), SOON_MS, 0, 2);
+    expect(late).toEqual([ItemStatus.INCOMPLETE, ItemStatus.INCOMPLETE, ItemStatus.INCOMPLETE]);
+    expect(await other.store(NAMESPACE, pages.encode(), SOON_MS, 0, 3)).toEqual([1, 1, 1]);
+  },
+);
+
+test.skipIf(!HAS_VALKEY)("a watch ends with another client's flush", async () => {
+  const server = await ValkeyServer.start();
+  const [one, other] = [openStore(server.address), openStore(server.address)];
+  await other.hello(SOON_MS);
+  const heard: unknown[] = [];
+  other.flushes.listen({ onHello() {}, onFlush: (scopes) => heard.push(scopes) });
+  const watching = other.watch(null, SOON_MS, new AbortController().signal);
+  await one.flush(null, SOON_MS);
+  await watching;
+  expect(heard).toHaveLength(1);
+});
+
+test.skipIf(!HAS_VALKEY)("a server tells its memory, its policy and its keys", async () => {
+  const server = await ValkeyServer.start([
+    "--maxmemory",
+    "64mb",
+    "--maxmemory-policy",
+    "allkeys-lfu",
+  ]);
+  const store = openStore(server.address, { ttlS: 1000 });
+  const pages = await Pages.open(2, 4096);
+  await store.store(NAMESPACE, pages.encode(), SOON_MS);
+  const [node] = await store.nodes(SOON_MS);
+  // Three copies of the list of flushes lie beside the records, and stay.
+  expect(node).toMatchObject({
+    maxBytes: 64 << 20,
+    policy: "allkeys-lfu",
+    keys: 5,
+    expiring: 2,
+    trouble: "",
+  });
+  expect(await store.stats(SOON_MS)).toMatchObject({ maxBytes: 64 << 20, records: 5 });
 });

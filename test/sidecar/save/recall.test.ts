@@ -121,8 +121,9 @@ test("each record comes from the first of its vaults that has it, and what none 
     },
   });
   const [near, far] = [vault("near", [2]), vault("far", [1, 2])];
-  const wanted = [1, 2, 3].map((n) => ({ namespace: NAMESPACE, key: key(n), stores: [near, far] }));
-  const found = await recallAll([...wanted, { namespace: NAMESPACE, key: key(4), stores: [] }]);
+  const of = { namespace: NAMESPACE, tenant: 0 };
+  const wanted = [1, 2, 3].map((n) => ({ ...of, key: key(n), stores: [near, far] }));
+  const found = await recallAll([...wanted, { ...of, key: key(4), stores: [] }]);
   expect(asked).toEqual(["near 123", "far 13"]);
   const all = await completed([1, 2, 3, 4], found, (left) =>
     Promise.resolve(left.map((n) => recordOf(`made${n}`))),

@@ -2,11 +2,12 @@
 
 use std::io::{self, IoSlice, Read};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, Parser, Value};
 use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::stream::{Stream, dial};
+use tierkv_core::lane::tls;
 use tierkv_core::lane::wire::{Alive, send_all};
 use tierkv_core::limits::{
     INBOX_BYTES_MAX, VALKEY_BUFFER_BYTES, VALKEY_DIAL_MS, VALKEY_LINE_BYTES_MAX, VALKEY_TICK_MS,
@@ -24,6 +25,8 @@ pub struct Login {
     pub password: Option<String>,
     /// Number of the database.
     pub database: i64,
+    /// None: in the clear.
+    pub tls: Option<tls::Client>,
 }
 
 /// An answer, or the head of one.
@@ -35,6 +38,8 @@ pub enum Reply {
     Nil,
     /// A number.
     Int(i64),
+    /// That many answers follow.
+    List(u64),
     /// A word, such as OK.
     Status,
     /// The server refuses; its words.
@@ -48,20 +53,36 @@ pub struct Connection {
     end: usize,
 }
 
+/// Before the server's words in an error.
+pub const REFUSES: &str = "Valkey refuses: ";
+
+/// The host of `host:port`, without the brackets of an IPv6 address.
+pub fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
 /// Turns a failure of the client's library into an error.
 fn broken(error: &dyn std::fmt::Display) -> Error {
     Error::lane_failed(format!("Valkey's answer cannot be read: {error}"))
 }
 
 impl Connection {
-    /// Connects and logs in.
+    /// Connects and logs in; a replica is told that it is to answer itself.
     ///
     /// # Errors
     /// `LANE_FAILED` with the reason; `CANCELLED`.
-    pub fn dial(address: &str, login: &Login, call: &Call) -> Result<Self> {
+    pub fn dial(address: &str, login: &Login, is_replica: bool, call: &Call) -> Result<Self> {
         call.tick()?;
         let within = call.rest().min(Duration::from_millis(VALKEY_DIAL_MS));
         let stream = dial(address, None, within, Duration::from_millis(VALKEY_TICK_MS))?;
+        let stream = match &login.tls {
+            None => stream,
+            Some(client) => {
+                let client = client.named(host_of(address))?;
+                client.connect(stream, Instant::now() + within, call)?
+            }
+        };
         let buffer = vec![0; VALKEY_BUFFER_BYTES].into_boxed_slice();
         let mut connection = Self { stream, buffer, at: 0, end: 0 };
         if let Some(password) = &login.password {
@@ -73,6 +94,9 @@ impl Connection {
         }
         if login.database != 0 {
             connection.ask(redis::cmd("SELECT").arg(login.database), call)?;
+        }
+        if is_replica {
+            connection.ask(&redis::cmd("READONLY"), call)?;
         }
         Ok(connection)
     }
@@ -90,7 +114,7 @@ impl Connection {
             (Some(error), _) => Err(error),
             (None, Ok(Value::ServerError(refusal))) => {
                 let (code, details) = (refusal.code(), refusal.details().unwrap_or_default());
-                Err(Error::lane_failed(format!("Valkey refuses: {code} {details}")))
+                Err(Error::lane_failed(format!("{REFUSES}{code} {details}")))
             }
             (None, Ok(value)) => Ok(value),
             (None, Err(error)) => Err(broken(&error)),
@@ -121,6 +145,7 @@ impl Connection {
                 bytes => Ok(bytes.map_or(Reply::Nil, Reply::Bulk)),
             },
             ":" => Ok(Reply::Int(number()?)),
+            "*" => Ok(u64::try_from(number()?).map_or(Reply::Nil, Reply::List)),
             "+" => Ok(Reply::Status),
             "_" => Ok(Reply::Nil),
             "-" => Ok(Reply::Refused(rest.to_owned())),
@@ -137,6 +162,24 @@ impl Connection {
             "" => Ok(()),
             line => Err(broken(&format!("{line:?} behind a value"))),
         }
+    }
+
+    /// Reads a short value of `bytes` bytes and its end.
+    ///
+    /// # Errors
+    /// As `reply`; also for a value of over 4 KiB.
+    pub fn short(&mut self, bytes: u64, call: &Call) -> Result<Vec<u8>> {
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if length > VALKEY_LINE_BYTES_MAX {
+            return Err(broken(&format!("a short value of {bytes} bytes")));
+        }
+        let mut value = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            filled += self.read(&mut value[filled..], call)?;
+        }
+        self.end_of_value(call)?;
+        Ok(value)
     }
 
     fn line(&mut self, call: &Call) -> Result<String> {

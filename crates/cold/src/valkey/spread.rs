@@ -9,7 +9,8 @@ use tierkv_core::lane::wire::Alive;
 use tierkv_core::limits::VALKEY_REDIRECTS_MAX;
 
 use super::connection::{Connection, push_command};
-use super::topology::{Node, Topology};
+use super::refusals::Refusals;
+use super::topology::{Node, Owner, Topology};
 use crate::store::Call;
 
 /// Outcome of one command.
@@ -32,24 +33,56 @@ pub struct Part {
 pub type Done<T> = Vec<(usize, Got<T>)>;
 
 /// Sends the commands of some items and reads their answers in order.
-pub type Exchange<'a, T> = &'a (dyn Fn(&mut Connection, &Part, &mut Done<T>) -> Result<()> + Sync);
+pub type Exchange<'a, T> =
+    &'a (dyn Fn(&mut Connection, &Part, &Call, &mut Done<T>) -> Result<()> + Sync);
 
-/// Runs one command per key at the nodes that own them, over at most `most` connections to each; follows redirections.
-/// `None` where a node did not answer.
+/// How one request is spread.
+pub struct Way<'a, T> {
+    pub topology: &'a Topology,
+    pub refusals: &'a Refusals,
+    /// Connections to each node.
+    pub connections: usize,
+    /// Items before this one are records, those from it on copies of the list of flushes.
+    pub records: usize,
+    /// Whether records may be read from replicas.
+    pub is_read: bool,
+    /// Whether a replica's answer says nothing of the primary.
+    pub is_absent: &'a dyn Fn(&T) -> bool,
+}
+
+/// Runs one command per key at the nodes that own them; follows redirections. An item whose node does not answer, refuses, or is a
+/// replica without the record is tried once at another node that may have it. `None` where no node answered.
 pub fn spread<T: Send>(
-    topology: &Topology,
+    way: &Way<'_, T>,
     keys: &[Vec<u8>],
-    most: usize,
     call: &Call,
     exchange: Exchange<'_, T>,
 ) -> Result<Vec<Option<Got<T>>>> {
     let mut outcomes: Vec<Option<Got<T>>> = keys.iter().map(|_| None).collect();
-    let owners = topology.owners_of(keys, call)?;
-    let mut parts = cut(owners.into_iter().enumerate(), most, false);
+    let owned = way.topology.owners_of(keys, call)?;
+    let choose = |(item, owner): (usize, &Option<Owner>)| {
+        let may_read = way.is_read && item < way.records;
+        owner.as_ref().and_then(|owner| first_of(owner, &keys[item], may_read))
+    };
+    // Of one server, all is asked; a cluster goes on without nodes that did not answer lately.
+    let is_open = |node: &Arc<Node>| !owned.is_cluster || node.may_be_asked();
+    let chosen: Vec<_> = owned.owners.iter().enumerate().map(choose).collect();
+    let mut parts = cut(chosen.iter().cloned().enumerate(), way.connections, false);
     let mut failure = None;
+    parts.retain(|part| {
+        let is_asked = is_open(&part.node);
+        if !is_asked {
+            let text = format!("{} did not answer lately", part.node.address);
+            failure.get_or_insert(Error::lane_failed(text));
+        }
+        is_asked
+    });
+    let mut is_second = false;
     for _ in 0..=VALKEY_REDIRECTS_MAX {
         let mut redirected = Vec::new();
-        for (done, error) in run(&parts, call, exchange) {
+        // The rest of the time is for other nodes.
+        let bounded = if owned.is_cluster && !is_second { call.part() } else { call.clone() };
+        for (done, error) in run(&parts, owned.is_cluster, &bounded, exchange) {
             for (index, got) in done {
                 match &got {
                     Got::Moved(address) => redirected.push((index, address.clone(), false)),
@@ -60,36 +93,80 @@ pub fn spread<T: Send>(
             }
             failure = failure.or(error);
         }
-        if redirected.is_empty() {
+        if failure.as_ref().is_some_and(|error| error.code == Code::Cancelled) {
             break;
         }
-        call.tick()?;
         parts = Vec::new();
+        if !is_second && redirected.is_empty() {
+            is_second = true;
+            let again = (0..if way.is_read { way.records } else { 0 }).map(|item| {
+                let other = match &outcomes[item] {
+                    Some(Got::Value(value)) if !(way.is_absent)(value) => None,
+                    // A primary that says so knows it.
+                    Some(Got::Value(_)) if chosen[item].as_ref().is_none_or(|on| !on.is_replica) => {
+                        None
+                    }
+                    _ => other_of(owned.owners[item].as_ref(), chosen[item].as_ref()),
+                };
+                (item, other)
+            });
+            parts = cut(again.collect::<Vec<_>>().into_iter(), way.connections, false);
+            parts.retain(|part| is_open(&part.node));
+        }
+        if redirected.is_empty() && parts.is_empty() {
+            break;
+        }
+        if call.tick().is_err() {
+            break;
+        }
         for asking in [false, true] {
             let to = redirected.iter().filter(|(.., asks)| *asks == asking);
-            let nodes: Vec<_> =
-                to.map(|(index, address, _)| (*index, topology.node_at(address).ok())).collect();
-            parts.extend(cut(nodes.into_iter(), most, asking));
+            let nodes: Vec<_> = to
+                .map(|(index, address, _)| (*index, way.topology.node_at(address).ok()))
+                .collect();
+            parts.extend(cut(nodes.into_iter(), way.connections, asking));
         }
     }
     if let Some(error) = failure {
-        topology.is_stale();
-        if error.code == Code::Cancelled || outcomes.iter().all(Option::is_none) {
+        way.topology.is_stale();
+        way.refusals.note_error(&error);
+        let records = if way.records == 0 { &outcomes[..] } else { &outcomes[..way.records] };
+        if error.code == Code::Cancelled || records.iter().all(Option::is_none) {
             return Err(error);
         }
     }
     Ok(outcomes)
 }
 
+/// The node that an item is asked of first: reads go to the primary and its replicas alike.
+fn first_of(owner: &Owner, key: &[u8], may_read: bool) -> Option<Arc<Node>> {
+    let all = 1 + owner.replicas.len();
+    // The last bytes of a key are its group and shard; a byte of the hash before them is as good as random.
+    let byte = key.len().checked_sub(5).and_then(|at| key.get(at)).copied().unwrap_or_default();
+    let at = if may_read { usize::from(byte) % all } else { 0 };
+    let nodes = std::iter::once(&owner.primary).chain(owner.replicas.iter());
+    nodes.cycle().skip(at).take(1).next().cloned()
+}
+
+/// Another node that may have an item: the primary, or a replica of it.
+fn other_of(owner: Option<&Owner>, asked: Option<&Arc<Node>>) -> Option<Arc<Node>> {
+    let (owner, asked) = (owner?, asked?);
+    if asked.is_replica { Some(Arc::clone(&owner.primary)) } else { owner.replicas.first().cloned() }
+}
+
 /// Runs the parts side by side; each ends with what came and the error that ended it.
 fn run<T: Send>(
     parts: &[Part],
+    is_cluster: bool,
     call: &Call,
     exchange: Exchange<'_, T>,
 ) -> Vec<(Done<T>, Option<Error>)> {
     let one = |part: &Part| {
         let mut done = Vec::new();
         let error = over_connection(part, call, &mut done, exchange).err();
+        if is_cluster && error.as_ref().is_none_or(|error| error.code != Code::Cancelled) {
+            part.node.answered(error.is_none());
+        }
         (done, error)
     };
     let [first, others @ ..] = parts else { return Vec::new() };
@@ -105,7 +182,7 @@ fn run<T: Send>(
 /// Turns outcomes into values, with `none` where there is none; fails where the server refuses every one.
 pub fn values<T>(outcomes: Vec<Option<Got<T>>>, none: impl Fn(&str) -> T) -> Result<Vec<T>> {
     let is_refused = |got: &Option<Got<T>>| matches!(got, Some(Got::Refused(_)));
-    let refusal = outcomes.iter().all(is_refused);
+    let refusal = !outcomes.is_empty() && outcomes.iter().all(is_refused);
     let mut said = None;
     let values = outcomes.into_iter().map(|got| match got {
         Some(Got::Value(value)) => value,
@@ -129,10 +206,11 @@ fn cut(
     most: usize,
     asking: bool,
 ) -> Vec<Part> {
-    let mut by_node: BTreeMap<String, (Arc<Node>, Vec<usize>)> = BTreeMap::new();
+    let mut by_node: BTreeMap<(String, bool), (Arc<Node>, Vec<usize>)> = BTreeMap::new();
     for (index, node) in owners {
         let Some(node) = node else { continue };
-        by_node.entry(node.address.clone()).or_insert((node, Vec::new())).1.push(index);
+        let key = (node.address.clone(), node.is_replica);
+        by_node.entry(key).or_insert((node, Vec::new())).1.push(index);
     }
     let mut parts = Vec::new();
     for (node, items) in by_node.into_values() {
@@ -153,7 +231,7 @@ fn over_connection<T>(
     exchange: Exchange<'_, T>,
 ) -> Result<()> {
     if let Some(mut connection) = part.node.waiting() {
-        match exchange(&mut connection, part, done) {
+        match exchange(&mut connection, part, call, done) {
             Ok(()) => {
                 part.node.keep(connection);
                 return Ok(());
@@ -163,9 +241,17 @@ fn over_connection<T>(
         }
     }
     let mut connection = part.node.dial(call)?;
-    exchange(&mut connection, part, done)?;
+    exchange(&mut connection, part, call, done)?;
     part.node.keep(connection);
     Ok(())
+}
+
+impl Part {
+    /// The items, with those of the list of flushes first, so that no record holds them up.
+    pub fn in_order(&self, records: usize) -> impl Iterator<Item = usize> {
+        let lists = self.items.iter().filter(move |item| **item >= records);
+        lists.chain(self.items.iter().filter(move |item| **item < records)).copied()
+    }
 }
 
 pub fn push_for(out: &mut Vec<u8>, part: &Part, arguments: &[&[u8]]) {

@@ -1,33 +1,46 @@
 //! Owns the knowledge of which node has which key: one node, or the slots of a cluster as its nodes tell them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::Value;
 use redis::cluster_routing::Slot;
 use tierkv_core::error::{Code, Error, Result};
-use tierkv_core::limits::{VALKEY_CONNECTIONS_MAX, VALKEY_NODES_MAX, VALKEY_SLOTS_EVERY_MS};
+use tierkv_core::lane::wire::Alive;
+use tierkv_core::limits::{
+    VALKEY_CONNECTIONS_MAX, VALKEY_NODE_PAUSE_MS, VALKEY_NODES_MAX, VALKEY_SLOTS_EVERY_MS,
+};
 
-use super::connection::{Connection, Login};
+use super::connection::{Connection, Login, host_of};
 use crate::store::Call;
 
 /// One node, with connections that wait for the next request.
 pub struct Node {
     pub address: String,
+    /// Whether it is asked as the replica that it is, and answers with what it has.
+    pub is_replica: bool,
     login: Login,
     idle: Mutex<Vec<Connection>>,
+    /// It did not answer, and until then it is not asked.
+    paused: Mutex<Option<Instant>>,
 }
 
 impl Node {
-    fn new(address: &str, login: &Login) -> Arc<Self> {
+    fn new(address: &str, is_replica: bool, login: &Login) -> Arc<Self> {
         let (address, login) = (address.to_owned(), login.clone());
-        Arc::new(Self { address, login, idle: Mutex::default() })
+        Arc::new(Self {
+            address,
+            is_replica,
+            login,
+            idle: Mutex::default(),
+            paused: Mutex::default(),
+        })
     }
 
     /// Takes a connection that waits, if any.
     pub fn waiting(&self) -> Option<Connection> {
-        self.idle().pop()
+        lock(&self.idle).pop()
     }
 
     /// Makes a new connection.
@@ -35,26 +48,53 @@ impl Node {
     /// # Errors
     /// As `Connection::dial`.
     pub fn dial(&self, call: &Call) -> Result<Connection> {
-        Connection::dial(&self.address, &self.login, call)
+        Connection::dial(&self.address, &self.login, self.is_replica, call)
     }
 
     /// Keeps a connection whose answers are all read.
     pub fn keep(&self, connection: Connection) {
-        let mut idle = self.idle();
+        let mut idle = lock(&self.idle);
         if idle.len() < VALKEY_CONNECTIONS_MAX * 2 {
             idle.push(connection);
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether it may be asked. After a pause, the first request tries it, and the others wait for its outcome.
+    pub fn may_be_asked(&self) -> bool {
+        let mut paused = lock(&self.paused);
+        match *paused {
+            Some(until) if Instant::now() < until => false,
+            Some(_) => {
+                *paused = Some(pause());
+                true
+            }
+            None => true,
+        }
     }
+
+    /// Notes whether it answered.
+    pub fn answered(&self, is_answer: bool) {
+        *lock(&self.paused) = (!is_answer).then(pause);
+        if !is_answer {
+            lock(&self.idle).clear();
+        }
+    }
+}
+
+fn pause() -> Instant {
+    Instant::now() + Duration::from_millis(VALKEY_NODE_PAUSE_MS)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All nodes that are known, and the owner of each slot.
 pub struct Topology {
     seeds: Vec<String>,
     login: Login,
+    /// Whether replicas are read.
+    reads_replicas: bool,
     state: Mutex<State>,
     /// Held by the request that asks for the slots; others go on with what is known.
     asking: Mutex<()>,
@@ -62,35 +102,73 @@ pub struct Topology {
 
 #[derive(Default)]
 struct State {
-    nodes: HashMap<String, Arc<Node>>,
+    nodes: HashMap<(String, bool), Arc<Node>>,
     /// Owners by slot, once known; a single server owns all.
     owners: Option<Owners>,
     is_stale: bool,
     asked: Option<Instant>,
 }
 
+/// The nodes that have a slot.
+#[derive(Clone)]
+pub struct Owner {
+    pub primary: Arc<Node>,
+    /// Those that may be read.
+    pub replicas: Arc<[Arc<Node>]>,
+}
+
 #[derive(Clone)]
 enum Owners {
-    One(Arc<Node>),
-    Slots(Arc<HashMap<Slot, Arc<Node>>>),
+    One(Owner),
+    Slots(Arc<HashMap<Slot, Owner>>),
+}
+
+/// The owner of each key, and whether there are several nodes, so that the others go on without one.
+pub struct Owned {
+    pub owners: Vec<Option<Owner>>,
+    pub is_cluster: bool,
 }
 
 impl Topology {
-    pub fn new(seeds: Vec<String>, login: Login) -> Self {
-        Self { seeds, login, state: Mutex::default(), asking: Mutex::default() }
+    pub fn new(seeds: Vec<String>, login: Login, reads_replicas: bool) -> Self {
+        Self { seeds, login, reads_replicas, state: Mutex::default(), asking: Mutex::default() }
     }
 
     /// The owner of each key; `None`: no node serves its slot at present.
     ///
     /// # Errors
     /// `LANE_FAILED` where no node answers.
-    pub fn owners_of(&self, keys: &[Vec<u8>], call: &Call) -> Result<Vec<Option<Arc<Node>>>> {
+    pub fn owners_of(&self, keys: &[Vec<u8>], call: &Call) -> Result<Owned> {
         Ok(match self.owners(call)? {
-            Owners::One(node) => vec![Some(node); keys.len()],
+            Owners::One(owner) => {
+                Owned { owners: vec![Some(owner); keys.len()], is_cluster: false }
+            }
             Owners::Slots(slots) => {
-                keys.iter().map(|key| slots.get(&Slot::for_key(key)).cloned()).collect()
+                let owner = |key: &Vec<u8>| slots.get(&Slot::for_key(key)).cloned();
+                Owned { owners: keys.iter().map(owner).collect(), is_cluster: true }
             }
         })
+    }
+
+    /// Whether one server is known to own all keys.
+    pub fn is_alone(&self) -> bool {
+        matches!(self.state().owners, Some(Owners::One(_)))
+    }
+
+    /// All primaries.
+    ///
+    /// # Errors
+    /// As `owners_of`.
+    pub fn primaries(&self, call: &Call) -> Result<Vec<Arc<Node>>> {
+        let mut nodes: Vec<_> = match self.owners(call)? {
+            Owners::One(owner) => vec![owner.primary],
+            Owners::Slots(slots) => {
+                slots.values().map(|owner| Arc::clone(&owner.primary)).collect()
+            }
+        };
+        nodes.sort_by(|one, other| one.address.cmp(&other.address));
+        nodes.dedup_by(|one, other| one.address == other.address);
+        Ok(nodes)
     }
 
     /// The node at an address, which a redirection named.
@@ -98,16 +176,21 @@ impl Topology {
     /// # Errors
     /// `LANE_FAILED` for more nodes than a cluster has.
     pub fn node_at(&self, address: &str) -> Result<Arc<Node>> {
+        self.node_as(address, false)
+    }
+
+    fn node_as(&self, address: &str, is_replica: bool) -> Result<Arc<Node>> {
         let mut state = self.state();
-        if let Some(node) = state.nodes.get(address) {
+        let key = (address.to_owned(), is_replica);
+        if let Some(node) = state.nodes.get(&key) {
             return Ok(Arc::clone(node));
         }
         if state.nodes.len() >= VALKEY_NODES_MAX {
             let text = format!("{VALKEY_NODES_MAX} nodes of Valkey are known: no more are used");
             return Err(Error::lane_failed(text));
         }
-        let node = Node::new(address, &self.login);
-        state.nodes.insert(address.to_owned(), Arc::clone(&node));
+        let node = Node::new(address, is_replica, &self.login);
+        state.nodes.insert(key, Arc::clone(&node));
         Ok(node)
     }
 
@@ -146,12 +229,16 @@ impl Topology {
     }
 
     fn ask_nodes(&self, call: &Call) -> Result<Owners> {
+        // A node that answered lately comes first, because one that is frozen costs the time to connect.
         let mut addresses = self.seeds.clone();
-        addresses.extend(self.state().nodes.keys().cloned());
-        addresses.dedup();
+        addresses.extend(self.state().nodes.keys().map(|(address, _)| address.clone()));
+        let mut seen = HashSet::new();
+        addresses.retain(|address| seen.insert(address.clone()));
+        addresses.sort_by_key(|address| self.is_paused(address));
         let mut last = Error::lane_failed("no address of Valkey");
         for address in addresses {
-            match self.ask_node(&address, call) {
+            call.tick()?;
+            match self.ask_node(&address, &call.part()) {
                 Ok(owners) => {
                     let mut state = self.state();
                     state.owners = Some(owners.clone());
@@ -163,6 +250,11 @@ impl Topology {
         }
         self.state().asked = Some(Instant::now());
         Err(last)
+    }
+
+    fn is_paused(&self, address: &str) -> bool {
+        let node = self.state().nodes.get(&(address.to_owned(), false)).cloned();
+        node.is_some_and(|node| lock(&node.paused).is_some())
     }
 
     fn ask_node(&self, address: &str, call: &Call) -> Result<Owners> {
@@ -177,42 +269,58 @@ impl Topology {
             }
             Err(error) if error.text.contains("cluster support disabled") => {
                 node.keep(connection);
-                Ok(Owners::One(node))
+                Ok(Owners::One(Owner { primary: node, replicas: Arc::new([]) }))
             }
             Ok(other) => Err(Error::lane_failed(format!("CLUSTER SLOTS answers {other:?}"))),
             Err(error) => Err(error),
         }
     }
 
-    /// Reads ranges of slots, each with its first and last slot and then its primary: host, port.
-    fn slots(&self, asked: &str, ranges: &[Value]) -> Result<HashMap<Slot, Arc<Node>>> {
-        let bad = || Error::lane_failed("CLUSTER SLOTS answers in a form that is not known");
+    /// Reads ranges of slots, each with its first and last slot, then its primary and its replicas: host, port.
+    fn slots(&self, asked: &str, ranges: &[Value]) -> Result<HashMap<Slot, Owner>> {
         let mut slots = HashMap::new();
         for range in ranges {
-            let Value::Array(parts) = range else { return Err(bad()) };
-            let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &parts[..]
-            else {
-                return Err(bad());
+            let Value::Array(parts) = range else { return Err(strange()) };
+            let [Value::Int(first), Value::Int(last), primary, replicas @ ..] = &parts[..] else {
+                return Err(strange());
             };
-            let [host, Value::Int(port), ..] = &primary[..] else { return Err(bad()) };
-            let host = match host {
-                Value::BulkString(bytes) if !bytes.is_empty() => {
-                    String::from_utf8(bytes.clone()).map_err(|_| bad())?
-                }
-                // A node that does not know its own address: it is where it was asked.
-                _ => asked.rsplit_once(':').map_or(asked, |(host, _)| host).to_owned(),
+            let replicas = if self.reads_replicas { replicas } else { &[] };
+            let replicas = replicas
+                .iter()
+                .map(|replica| self.node_as(&place_of(asked, replica)?, true))
+                .collect::<Result<Vec<_>>>()?;
+            let owner = Owner {
+                primary: self.node_at(&place_of(asked, primary)?)?,
+                replicas: replicas.into(),
             };
-            let node = self.node_at(&address_of(&host, *port))?;
             for slot in *first..=*last {
-                let slot = u16::try_from(slot).ok().and_then(Slot::new).ok_or_else(bad)?;
-                slots.insert(slot, Arc::clone(&node));
+                let slot = u16::try_from(slot).ok().and_then(Slot::new).ok_or_else(strange)?;
+                slots.insert(slot, owner.clone());
             }
         }
         Ok(slots)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+    }
+}
+
+fn strange() -> Error {
+    Error::lane_failed("CLUSTER SLOTS answers in a form that is not known")
+}
+
+/// Address of a node in the answer of the node at `asked`.
+fn place_of(asked: &str, node: &Value) -> Result<String> {
+    let Value::Array(parts) = node else { return Err(strange()) };
+    let [host, Value::Int(port), ..] = &parts[..] else { return Err(strange()) };
+    match host {
+        Value::BulkString(bytes) if !bytes.is_empty() && bytes != b"?" => {
+            let host = String::from_utf8(bytes.clone()).map_err(|_| strange())?;
+            Ok(address_of(&host, *port))
+        }
+        // A node that does not know its own address: it is where it was asked.
+        _ => Ok(address_of(host_of(asked), *port)),
     }
 }
 

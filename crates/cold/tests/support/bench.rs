@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tierkv_cold::desk::{Answer, Desk, Work};
 use tierkv_cold::goal::Goal;
-use tierkv_cold::store::{PackedKey, Store};
+use tierkv_cold::store::{Asker, PackedKey, Scope, Store};
 use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
 use tierkv_core::error::Result;
@@ -40,6 +40,8 @@ pub struct Bench {
     pub geometry: Arc<Geometry>,
     outbox: Arc<Outbox>,
     inbox: Arc<Inbox>,
+    /// For whom requests are made.
+    pub asker: Asker,
 }
 
 impl Bench {
@@ -78,7 +80,8 @@ impl Bench {
         let desk = Desk::open(store, Arc::new(sink)).unwrap();
         let (outcomes, early) = (Mutex::new(outcomes), Mutex::default());
         let (outbox, inbox) = (Arc::default(), Arc::default());
-        Self { desk, outcomes, early, arena, geometry, outbox, inbox }
+        let asker = Asker::default();
+        Self { desk, outcomes, early, arena, geometry, outbox, inbox, asker }
     }
 
     pub fn lease(&self) -> Lease {
@@ -125,7 +128,7 @@ impl Bench {
 
     /// Begins a request that has `within` to end, and awaits its outcome.
     pub fn run(&self, work: Work, within: Duration) -> Result<Answer> {
-        let request = self.desk.begin(work, within).unwrap();
+        let request = self.desk.begin(work, within, self.asker).unwrap();
         self.outcome(request)
     }
 
@@ -172,7 +175,7 @@ impl Bench {
             Answer::Found(bits) => {
                 Ok((0..numbers.len()).map(|at| bits[at / 8] >> (at % 8) & 1 == 1).collect())
             }
-            Answer::Done(..) => panic!("no answer to a look-up"),
+            other => panic!("{other:?} to a look-up"),
         }
     }
 
@@ -243,6 +246,14 @@ impl Bench {
         Ok(statuses(self.run(Work::Check(kept), SOON)?))
     }
 
+    /// Flushes a scope; how many copies of the list took note.
+    pub fn flush(&self, scope: Scope) -> Result<usize> {
+        match self.run(Work::Flush(scope), SOON)? {
+            Answer::Flushed(flushed) => Ok(flushed.copies.0),
+            other => panic!("{other:?} to a flush"),
+        }
+    }
+
     /// Slots that no one holds.
     pub fn free_slots(&self) -> u32 {
         self.arena.status().free_slots
@@ -252,7 +263,7 @@ impl Bench {
 pub fn statuses(answer: Answer) -> Vec<u8> {
     match answer {
         Answer::Done(statuses, ..) => statuses,
-        Answer::Found(_) => panic!("a look-up's answer"),
+        other => panic!("{other:?} to a fetch or save"),
     }
 }
 

@@ -33,6 +33,7 @@ pub enum Fault {
 #[derive(Default)]
 struct State {
     values: HashMap<Vec<u8>, Vec<u8>>,
+    hashes: HashMap<Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>>,
     open: Vec<TcpStream>,
 }
 
@@ -77,6 +78,11 @@ impl Fake {
         for stream in self.state.lock().unwrap().open.drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Loses what is no record, as an eviction does.
+    pub fn loses_hashes(&self) {
+        self.state.lock().unwrap().hashes.clear();
     }
 
     pub fn keys(&self) -> usize {
@@ -128,8 +134,9 @@ fn serve(
             }
             (Fault::Babbles, _) => out.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok()?,
             (_, "EXISTS") => {
-                let has = state.lock().unwrap().values.contains_key(&arguments[1]);
-                out.write_all(format!(":{}\r\n", u8::from(has)).as_bytes()).ok()?;
+                let state = state.lock().unwrap();
+                let has = arguments[1..].iter().filter(|key| state.values.contains_key(*key));
+                out.write_all(format!(":{}\r\n", has.count()).as_bytes()).ok()?;
             }
             (_, "UNLINK") => {
                 let had = state.lock().unwrap().values.remove(&arguments[1]).is_some();
@@ -152,8 +159,46 @@ fn serve(
                 values += 1;
                 send(out, value, fault, values)?;
             }
+            (_, name) if name.starts_with('H') => {
+                let mut state = state.lock().unwrap();
+                let hash = state.hashes.entry(arguments[1].clone()).or_default();
+                out.write_all(&of_hash(name, hash, &arguments[2..])).ok()?;
+            }
             (_, name) => panic!("{name} is no command of our client"),
         }
+    }
+}
+
+fn of_hash(name: &str, hash: &mut Vec<(Vec<u8>, Vec<u8>)>, rest: &[Vec<u8>]) -> Vec<u8> {
+    let at = |hash: &[(Vec<u8>, Vec<u8>)], field: &[u8]| hash.iter().position(|(of, _)| of == field);
+    let bulk = |value: &[u8]| [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat();
+    match name {
+        "HGET" => at(hash, &rest[0]).map_or(b"$-1\r\n".to_vec(), |at| bulk(&hash[at].1)),
+        "HGETALL" => {
+            let all = hash.iter().flat_map(|(field, value)| [bulk(field), bulk(value)].concat());
+            [format!("*{}\r\n", hash.len() * 2).into_bytes(), all.collect()].concat()
+        }
+        "HKEYS" => {
+            let all = hash.iter().flat_map(|(field, _)| bulk(field));
+            [format!("*{}\r\n", hash.len()).into_bytes(), all.collect()].concat()
+        }
+        "HSETNX" | "HSET" => {
+            for pair in rest.chunks_exact(2) {
+                match at(hash, &pair[0]) {
+                    Some(_) if name == "HSETNX" => {}
+                    Some(at) => hash[at].1.clone_from(&pair[1]),
+                    None => hash.push((pair[0].clone(), pair[1].clone())),
+                }
+            }
+            b":1\r\n".to_vec()
+        }
+        "HINCRBY" => {
+            let at = at(hash, &rest[0]).expect("a number");
+            let number: u64 = String::from_utf8_lossy(&hash[at].1).parse().unwrap();
+            hash[at].1 = (number + 1).to_string().into_bytes();
+            b":1\r\n".to_vec()
+        }
+        name => panic!("{name} is no command of our client"),
     }
 }
 

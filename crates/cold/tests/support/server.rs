@@ -13,18 +13,29 @@ pub struct Server {
     child: Child,
     pub port: u16,
     folder: PathBuf,
+    arguments: Vec<String>,
+    program: String,
 }
 
 /// The program, where there is one; says so where there is none.
 pub fn program() -> Option<String> {
-    let name = std::env::var("TIERKV_TEST_VALKEY").unwrap_or_else(|_| "valkey-server".to_owned());
+    program_of("TIERKV_TEST_VALKEY", "valkey-server")
+}
+
+/// A server that speaks TLS, such as Debian's Redis 7.
+pub fn program_with_tls() -> Option<String> {
+    program_of("TIERKV_TEST_REDIS", "redis-server")
+}
+
+fn program_of(variable: &str, usual: &str) -> Option<String> {
+    let name = std::env::var(variable).unwrap_or_else(|_| usual.to_owned());
     let works = Command::new(&name).arg("--version").stdout(Stdio::null()).status();
     if works.is_ok_and(|status| status.success()) {
         return Some(name);
     }
     #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
     {
-        eprintln!("skipped: there is no valkey-server; TIERKV_TEST_VALKEY names it");
+        eprintln!("skipped: there is no {usual}; {variable} names it");
     }
     None
 }
@@ -66,14 +77,27 @@ impl Server {
         std::fs::create_dir_all(&folder).unwrap();
         // The bus of a cluster lies 10,000 ports above, which may be past the last one.
         let bus = free_port().to_string();
-        let mut command = Command::new(program);
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-        command.args(["--dir", folder.to_str().unwrap(), "--daemonize", "no"]);
-        if more.contains(&"--cluster-enabled") {
-            command.args(["--cluster-port", &bus]);
+        let text = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
+        let port_of = if more.contains(&"--tls-cert-file") { "--tls-port" } else { "--port" };
+        let mut arguments = text(&[port_of, &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        if port_of == "--tls-port" {
+            arguments.extend(text(&["--port", "0"]));
         }
-        let child = command.args(more).stdout(Stdio::null()).spawn().unwrap();
-        Self { child, port, folder }
+        arguments.extend(text(&["--dir", folder.to_str().unwrap(), "--daemonize", "no"]));
+        if more.contains(&"--cluster-enabled") {
+            arguments.extend(text(&["--cluster-port", &bus]));
+        }
+        arguments.extend(text(more));
+        let program = program.to_owned();
+        let child = Command::new(&program).args(&arguments).stdout(Stdio::null()).spawn().unwrap();
+        Self { child, port, folder, arguments, program }
+    }
+
+    /// Starts it again at the same port, without what it had in memory.
+    pub fn restart(&mut self) {
+        let mut command = Command::new(&self.program);
+        self.child = command.args(&self.arguments).stdout(Stdio::null()).spawn().unwrap();
+        until("the server to listen again", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
     }
 
     pub fn address(&self) -> String {
@@ -104,9 +128,54 @@ impl Drop for Server {
     }
 }
 
+/// Three primaries that share all slots, and behind them a replica of each.
+pub fn cluster_with_replicas(program: &str) -> Vec<Server> {
+    let mut servers = cluster(program);
+    for primary in 0..3 {
+        let server = Server::start(program, &CLUSTERED);
+        meet(&servers[0], &server);
+        let mut asked = servers[primary].client();
+        let id: String = redis::cmd("CLUSTER").arg("MYID").query(&mut asked).unwrap();
+        until("the replica to follow", || {
+            let mut follow = redis::cmd("CLUSTER");
+            follow.arg("REPLICATE").arg(&id).exec(&mut server.client()).is_ok()
+        });
+        until("the replica to be in step", || {
+            let info: String = redis::cmd("INFO").query(&mut server.client()).unwrap();
+            info.contains("master_link_status:up")
+        });
+        servers.push(server);
+    }
+    for server in &servers {
+        until("all to know the replicas", || {
+            let slots: Vec<Vec<redis::Value>> =
+                redis::cmd("CLUSTER").arg("SLOTS").query(&mut server.client()).unwrap();
+            slots.len() == 3 && slots.iter().all(|range| range.len() == 4)
+        });
+    }
+    servers
+}
+
+/// Whether every slot has an owner that answers, as this server sees it.
+pub fn is_whole(server: &Server) -> bool {
+    let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut server.client()).unwrap();
+    info.contains("cluster_state:ok")
+}
+
+const CLUSTERED: [&str; 8] = [
+    "--cluster-enabled",
+    "yes",
+    "--cluster-node-timeout",
+    "1000",
+    "--cluster-require-full-coverage",
+    "no",
+    "--repl-diskless-sync-delay",
+    "0",
+];
+
 /// Three primaries that share all slots.
 pub fn cluster(program: &str) -> Vec<Server> {
-    let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+    let options = CLUSTERED;
     let servers: Vec<_> = (0..3).map(|_| Server::start(program, &options)).collect();
     for (number, server) in servers.iter().enumerate() {
         let mut client = server.client();
@@ -115,12 +184,8 @@ pub fn cluster(program: &str) -> Vec<Server> {
         let info: String = redis::cmd("CLUSTER").arg("MYID").query(&mut client).unwrap();
         assert!(!info.is_empty());
     }
-    let mut first = servers[0].client();
     for server in &servers[1..] {
-        let mut meet = redis::cmd("CLUSTER");
-        meet.arg("MEET").arg("127.0.0.1").arg(server.port);
-        let bus = bus_port(server);
-        meet.arg(bus).exec(&mut first).unwrap();
+        meet(&servers[0], server);
     }
     for server in &servers {
         until("the cluster to agree", || {
@@ -130,6 +195,46 @@ pub fn cluster(program: &str) -> Vec<Server> {
         });
     }
     servers
+}
+
+fn meet(one: &Server, other: &Server) {
+    let mut meet = redis::cmd("CLUSTER");
+    meet.arg("MEET").arg("127.0.0.1").arg(other.port).arg(bus_port(other));
+    meet.exec(&mut one.client()).unwrap();
+}
+
+/// Moves up to `most` slots that have keys from one primary to another; calls `within` while each is half moved, and after it.
+pub fn move_slots(from: &Server, to: &Server, most: usize, mut within: impl FnMut()) -> usize {
+    let (mut source, mut target) = (from.client(), to.client());
+    let id: fn(&mut Connection) -> String =
+        |client| redis::cmd("CLUSTER").arg("MYID").query(client).unwrap();
+    let ids = (id(&mut source), id(&mut target));
+    let mut moved = 0;
+    for slot in 0..16384 {
+        let mut list = redis::cmd("CLUSTER");
+        let keys: Vec<Vec<u8>> =
+            list.arg("GETKEYSINSLOT").arg(slot).arg(9).query(&mut source).unwrap_or_default();
+        if keys.is_empty() {
+            continue;
+        }
+        let set = |client: &mut Connection, how: &str, id: &str| {
+            redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(how).arg(id).exec(client).unwrap();
+        };
+        set(&mut target, "IMPORTING", &ids.0);
+        set(&mut source, "MIGRATING", &ids.1);
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(to.port).arg("").arg(0).arg(5000).arg("KEYS");
+        migrate.arg(&keys).exec(&mut source).unwrap();
+        within();
+        set(&mut target, "NODE", &ids.1);
+        set(&mut source, "NODE", &ids.1);
+        within();
+        moved += 1;
+        if moved == most {
+            break;
+        }
+    }
+    moved
 }
 
 fn bus_port(server: &Server) -> u16 {

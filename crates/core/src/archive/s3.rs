@@ -369,10 +369,16 @@ const ROOT_FILES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The trusted roots of the system, or of `SSL_CERT_FILE`; empty without such a file.
-fn roots() -> Vec<Certificate<'static>> {
+/// The file of the trusted roots of the system, or of `SSL_CERT_FILE`, where there is one.
+#[must_use]
+pub fn roots_file() -> Option<PathBuf> {
     let own = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-    roots_in(own.or_else(|| ROOT_FILES.iter().map(PathBuf::from).find(|path| path.exists())))
+    own.or_else(|| ROOT_FILES.iter().map(PathBuf::from).find(|path| path.exists()))
+}
+
+/// The trusted roots in that file; empty without one.
+fn roots() -> Vec<Certificate<'static>> {
+    roots_in(roots_file())
 }
 
 fn roots_in(file: Option<PathBuf>) -> Vec<Certificate<'static>> {

@@ -53,6 +53,25 @@ capabilities:
 {{ $all | toJson }}
 {{- end }}
 
+{{/* [cluster] with Valkey in place of vaults. In the clear only where its address says so. */}}
+{{- define "tierkv.store" -}}
+{{- $address := .Values.store.address -}}
+{{- $cluster := dict "kv_cold" $address "ssm_cold" $address "store_prefix" .Values.store.prefix "store_ttl_s" (int .Values.store.ttlSeconds) -}}
+{{- if hasPrefix "valkey:" $address -}}{{- $_ := set $cluster "insecure_lan" true -}}{{- end -}}
+{{- if .Values.store.caSecret -}}{{- $_ := set $cluster "store_tls_ca" "/run/store/ca.crt" -}}{{- end -}}
+{{ $cluster | toJson }}
+{{- end }}
+
+{{/* Variables of a container that asks Valkey. */}}
+{{- define "tierkv.storeEnv" -}}
+{{- with .Values.store.loginSecret -}}
+- name: VALKEY_USERNAME
+  valueFrom: { secretKeyRef: { name: {{ . }}, key: username } }
+- name: VALKEY_PASSWORD
+  valueFrom: { secretKeyRef: { name: {{ . }}, key: password } }
+{{- end }}
+{{- end }}
+
 {{/* Address on which a port listens for other pods: of both families, or of IPv4. */}}
 {{- define "tierkv.any" -}}
 {{ ternary "[::]" "0.0.0.0" .Values.ipv6 }}
@@ -80,7 +99,7 @@ capabilities:
 
 {{/* Empty: the gateway needs no file that is only its user's. */}}
 {{- define "tierkv.gatewayHasFiles" -}}
-{{- if or (include "tierkv.hasLookups" .) .Values.gateway.keysSecret .Values.gateway.tlsSecret }}true{{ end }}
+{{- if or (and (include "tierkv.hasLookups" .) (not .Values.store.address)) .Values.gateway.keysSecret .Values.gateway.tlsSecret }}true{{ end }}
 {{- end }}
 
 {{/* Empty: engines publish nothing, because no gateway hears it. */}}

@@ -103,10 +103,40 @@ impl Client {
     /// # Errors
     /// `BAD_ARGUMENT` naming the text that cannot be used.
     pub fn new(ca_pem: &[u8], server_name: &str, identity: Option<Identity<'_>>) -> Result<Self> {
-        let name = ServerName::try_from(server_name.to_owned())
-            .map_err(|error| unusable(&format!("serverName {server_name:?}"), &error))?;
+        Self::open(ca_pem, &[server_name], identity, Some(PROTOCOL))
+    }
+
+    /// Trusts a service that others run, and that has several addresses: its certificate names the one that is dialled, or one of
+    /// `names`. The first of `names` is dialled unless `named` says otherwise.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` naming the text that cannot be used.
+    pub fn of_service(
+        ca_pem: &[u8],
+        names: &[&str],
+        identity: Option<Identity<'_>>,
+    ) -> Result<Self> {
+        Self::open(ca_pem, names, identity, None)
+    }
+
+    /// The same client for another address of the service.
+    ///
+    /// # Errors
+    /// `BAD_ARGUMENT` for what is neither a host's name nor an IP address.
+    pub fn named(&self, server_name: &str) -> Result<Self> {
+        Ok(Self { config: Arc::clone(&self.config), name: name_of(server_name)? })
+    }
+
+    fn open(
+        ca_pem: &[u8],
+        names: &[&str],
+        identity: Option<Identity<'_>>,
+        protocol: Option<&[u8]>,
+    ) -> Result<Self> {
+        let names = names.iter().map(|name| name_of(name)).collect::<Result<Vec<_>>>()?;
+        let name = names.first().cloned().ok_or_else(|| unusable("serverName", &"none"))?;
         let provider = provider();
-        let trusted = Trusted::servers(certificates("caPem", ca_pem)?, Arc::clone(&provider))?;
+        let trusted = Trusted::servers(certificates("caPem", ca_pem)?, names, Arc::clone(&provider))?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| unusable("TLS 1.3", &error))?
@@ -122,7 +152,7 @@ impl Client {
             }
         };
         config.resumption = Resumption::disabled();
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.alpn_protocols = protocol.map(<[u8]>::to_vec).into_iter().collect();
         config.enable_secret_extraction = true;
         Ok(Self { config: Arc::new(config), name })
     }
@@ -163,6 +193,11 @@ fn provider() -> Arc<CryptoProvider> {
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
     ];
     Arc::new(CryptoProvider { cipher_suites, ..ring::default_provider() })
+}
+
+fn name_of(server_name: &str) -> Result<ServerName<'static>> {
+    ServerName::try_from(server_name.to_owned())
+        .map_err(|error| unusable(&format!("serverName {server_name:?}"), &error))
 }
 
 fn certificates(name: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {

@@ -22,19 +22,22 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct Trusted<V: ?Sized> {
     pinned: Vec<CertificateDer<'static>>,
+    /// Names of which a server's certificate may have any, beside the dialled one.
+    names: Vec<ServerName<'static>>,
     usual: Arc<V>,
 }
 
 impl Trusted<WebPkiServerVerifier> {
     pub fn servers(
         certificates: Vec<CertificateDer<'static>>,
+        names: Vec<ServerName<'static>>,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<Self>> {
         let roots = roots("caPem", &certificates)?;
         let usual = WebPkiServerVerifier::builder_with_provider(roots, provider)
             .build()
             .map_err(|error| unusable("caPem", &error))?;
-        Ok(Arc::new(Self { pinned: certificates, usual }))
+        Ok(Arc::new(Self { pinned: certificates, names, usual }))
     }
 }
 
@@ -47,7 +50,7 @@ impl Trusted<dyn ClientCertVerifier> {
         let usual = WebPkiClientVerifier::builder_with_provider(roots, provider)
             .build()
             .map_err(|error| unusable("clientCaPem", &error))?;
-        Ok(Arc::new(Self { pinned: certificates, usual }))
+        Ok(Arc::new(Self { pinned: certificates, names: Vec::new(), usual }))
     }
 }
 
@@ -80,6 +83,14 @@ fn is_about_time(error: &TlsError) -> bool {
     )
 }
 
+fn is_about_name(error: &TlsError) -> bool {
+    use CertificateError::{NotValidForName, NotValidForNameContext};
+    matches!(
+        error,
+        TlsError::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })
+    )
+}
+
 fn roots(name: &str, certificates: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
@@ -99,7 +110,13 @@ impl ServerCertVerifier for Trusted<WebPkiServerVerifier> {
         ocsp: &[u8],
         now: UnixTime,
     ) -> std::result::Result<ServerCertVerified, TlsError> {
-        let usual = self.usual.verify_server_cert(certificate, intermediates, name, ocsp, now);
+        let check =
+            |name| self.usual.verify_server_cert(certificate, intermediates, name, ocsp, now);
+        let others = self.names.iter().filter(|other| *other != name);
+        let usual = others.fold(check(name), |checked, other| match checked {
+            Err(error) if is_about_name(&error) => check(other).map_err(|_| error),
+            checked => checked,
+        });
         self.decide(certificate, usual, ServerCertVerified::assertion())
     }
 

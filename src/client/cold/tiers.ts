@@ -1,0 +1,305 @@
+// Owns two places as one: a vault or Valkey that is asked first, and a bucket behind it for what the first one lacks.
+import { HASH_BYTES, hasBit, newBitmap, PACKED_KEY_BYTES, setBit } from "../../base/block.ts";
+import type { ItemStatus, RecordClass } from "../../base/block.ts";
+import { ItemStatus as Status } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { TIER_COST_SMOOTHING, TIER_KEYS_MIN } from "../../base/limits/cold.ts";
+import type { Logger } from "../../base/log.ts";
+import type { Goodput } from "../../base/native.ts";
+import { nowMs } from "../../base/time.ts";
+import type { FlushFeed } from "../flush-feed.ts";
+import { OF_A_REQUEST } from "../source.ts";
+import type {
+  BlockSource,
+  BlockStore,
+  Cost,
+  FetchOptions,
+  FetchWindow,
+  Offer,
+  PeerState,
+  Purpose,
+  Refusal,
+  Settled,
+  StoreItem,
+  Tier,
+} from "../source.ts";
+
+/** The bucket as a source behind the first place, with its cost as measured here. */
+class Far implements BlockSource {
+  readonly #store: BlockStore;
+  /** Milliseconds of a look-up, which is a request or a few, and of each record of a fetch beyond that. */
+  #firstMs: number | null = null;
+  #nextMs: number | null = null;
+
+  constructor(store: BlockStore) {
+    this.#store = store;
+  }
+
+  get tier(): Tier {
+    return this.#store.tier;
+  }
+
+  get name(): RecordClass {
+    return this.#store.name;
+  }
+
+  get address(): string {
+    return this.#store.address;
+  }
+
+  get state(): PeerState {
+    return this.#store.state;
+  }
+
+  get trouble(): string {
+    return this.#store.trouble;
+  }
+
+  get isDown(): boolean {
+    return this.#store.isDown;
+  }
+
+  get epoch(): number | null {
+    return this.#store.epoch;
+  }
+
+  get down(): Goodput {
+    return this.#store.down;
+  }
+
+  /** null: nothing was fetched from there yet. */
+  get cost(): Cost | null {
+    const [firstMs, nextMs] = [this.#firstMs, this.#nextMs];
+    return firstMs === null || nextMs === null ? null : { firstMs, nextMs };
+  }
+
+  async find(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    purpose?: Purpose,
+  ): Promise<readonly Offer[]> {
+    const askedMs = nowMs();
+    const offers = await this.#store.find(namespace, keys, deadlineMs, purpose);
+    this.#firstMs = smoothed(this.#firstMs, nowMs() - askedMs);
+    return offers;
+  }
+
+  async fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
+    const askedMs = nowMs();
+    const settled = await this.#store.fetch(namespace, window, options);
+    const came = settled.statuses.reduce((sum, of) => sum + Number(of === Status.ACCEPTED), 0);
+    if (came > 0) {
+      const beyondMs = Math.max(0, nowMs() - askedMs - (this.#firstMs ?? 0));
+      this.#nextMs = smoothed(this.#nextMs, beyondMs / came);
+    }
+    return settled;
+  }
+
+  report(
+    namespace: Buffer,
+    keys: Buffer,
+    reason: string,
+    deadlineMs: number,
+    tenant?: number,
+  ): Promise<ItemStatus[]> {
+    return this.#store.report(namespace, keys, reason, deadlineMs, tenant);
+  }
+
+  /** Does nothing: the tiers close the bucket. */
+  close(): void {}
+}
+
+function smoothed(known: number | null, now: number): number {
+  return known === null ? now : known + TIER_COST_SMOOTHING * (now - known);
+}
+
+/** All calls go to the first place; look-ups go on to the bucket with what is missing, and saves with what was new there. */
+export class Tiers implements BlockStore {
+  readonly #near: BlockStore;
+  readonly #bucket: BlockStore;
+  readonly #far: Far;
+  readonly #logger: Logger;
+  readonly lanes?: string;
+  readonly learnModel?: NonNullable<BlockStore["learnModel"]>;
+  readonly nameModel?: NonNullable<BlockStore["nameModel"]>;
+  readonly watch?: NonNullable<BlockStore["watch"]>;
+  readonly stats?: NonNullable<BlockStore["stats"]>;
+  readonly keep?: NonNullable<BlockStore["keep"]>;
+  readonly sessions?: NonNullable<BlockStore["sessions"]>;
+  readonly collect?: NonNullable<BlockStore["collect"]>;
+
+  constructor(near: BlockStore, bucket: BlockStore, logger: Logger) {
+    this.#near = near;
+    this.#bucket = bucket;
+    this.#far = new Far(bucket);
+    this.#logger = logger;
+    const { learnModel, nameModel, watch, stats, keep, sessions, collect } = near;
+    if (learnModel !== undefined) this.learnModel = learnModel.bind(near);
+    if (nameModel !== undefined) this.nameModel = nameModel.bind(near);
+    if (watch !== undefined) this.watch = watch.bind(near);
+    if (stats !== undefined) this.stats = stats.bind(near);
+    if (keep !== undefined) this.keep = keep.bind(near);
+    if (sessions !== undefined) this.sessions = sessions.bind(near);
+    if (collect !== undefined) this.collect = collect.bind(near);
+    if ("lanes" in near)
+      Object.defineProperty(this, "lanes", { enumerable: true, get: () => near.lanes });
+  }
+
+  get tier(): Tier {
+    return this.#near.tier;
+  }
+
+  get name(): RecordClass {
+    return this.#near.name;
+  }
+
+  get address(): string {
+    return this.#near.address;
+  }
+
+  get state(): PeerState {
+    return this.#near.state;
+  }
+
+  /** The first place's, else the bucket's, which costs no restore from the first. */
+  get trouble(): string {
+    if (this.#near.trouble !== "" || this.#bucket.trouble === "") return this.#near.trouble;
+    return `${this.#bucket.address}: ${this.#bucket.trouble}`;
+  }
+
+  get isDown(): boolean {
+    return this.#near.isDown;
+  }
+
+  get epoch(): number | null {
+    return this.#near.epoch;
+  }
+
+  get down(): Goodput {
+    return this.#near.down;
+  }
+
+  get up(): Goodput {
+    return this.#near.up;
+  }
+
+  get refusal(): Refusal | null {
+    return this.#near.refusal;
+  }
+
+  get capacityBytes(): number | null {
+    return this.#near.capacityBytes;
+  }
+
+  get isDraining(): boolean {
+    return this.#near.isDraining;
+  }
+
+  get flushes(): FlushFeed {
+    return this.#near.flushes;
+  }
+
+  /** Asks the first place, and the bucket for what is missing there; where the bucket does not answer, it has nothing. */
+  async find(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    purpose: Purpose = OF_A_REQUEST,
+  ): Promise<readonly Offer[]> {
+    const untilMs = nowMs() + deadlineMs;
+    const offers = await this.#near.find(namespace, keys, deadlineMs, purpose);
+    // The first place's own archive comes before the bucket.
+    const near = offers.map((offer) =>
+      offer.source === this.#near ? { ...offer, source: this } : offer,
+    );
+    const count = keys.length / PACKED_KEY_BYTES;
+    const isHeld = (at: number): boolean => near.some((offer) => hasBit(offer.keys, at));
+    const missing = [...Array(count).keys()].filter((at) => !isHeld(at));
+    const leftMs = untilMs - nowMs();
+    if (near.length > 1 || missing.length < TIER_KEYS_MIN || this.#far.isDown || leftMs < 1)
+      return near;
+    const asked = withRuns(keys, missing);
+    try {
+      const packed = Buffer.concat(asked.map((at) => keyOf(keys, at)));
+      const [found] = await this.#far.find(namespace, packed, leftMs, purpose);
+      const bits = newBitmap(count);
+      for (const [place, at] of asked.entries())
+        if (found !== undefined && hasBit(found.keys, place) && !isHeld(at)) setBit(bits, at);
+      return [...near, { source: this.#far, keys: bits, cost: this.#far.cost }];
+    } catch (error) {
+      this.#logger.debug({ err: toTierkvError(error) }, "the bucket was not asked");
+      return near;
+    }
+  }
+
+  fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
+    return this.#near.fetch(namespace, window, options);
+  }
+
+  report(
+    namespace: Buffer,
+    keys: Buffer,
+    reason: string,
+    deadlineMs: number,
+    tenant?: number,
+  ): Promise<ItemStatus[]> {
+    return this.#near.report(namespace, keys, reason, deadlineMs, tenant);
+  }
+
+  /** Stores in the first place, and what was new there in the bucket, too; a failure of the bucket is the bucket's alone. */
+  async store(
+    namespace: Buffer,
+    items: readonly StoreItem[],
+    deadlineMs: number,
+    tenant?: number,
+    flushed?: number,
+    trace?: Buffer | null,
+  ): Promise<ItemStatus[]> {
+    const untilMs = nowMs() + deadlineMs;
+    const statuses = await this.#near.store(namespace, items, deadlineMs, tenant, flushed, trace);
+    const isNew = (at: number): boolean =>
+      statuses[at] === Status.ACCEPTED || statuses[at] === Status.DURABLE;
+    const fresh = items.filter((_item, at) => isNew(at));
+    const leftMs = untilMs - nowMs();
+    if (fresh.length === 0 || this.#bucket.isDown || leftMs < 1) return statuses;
+    try {
+      await this.#bucket.store(namespace, fresh, leftMs, tenant);
+    } catch (error) {
+      this.#logger.debug({ err: toTierkvError(error) }, "records were not copied to the bucket");
+    }
+    return statuses;
+  }
+
+  /** Those of both places, added up where they have the same name. */
+  counts(): Readonly<Record<string, number>> {
+    const sums: Record<string, number> = { ...this.#near.counts?.() };
+    for (const [name, count] of Object.entries(this.#bucket.counts?.() ?? {}))
+      sums[name] = (sums[name] ?? 0) + count;
+    return sums;
+  }
+
+  close(): void {
+    this.#near.close();
+    this.#bucket.close();
+  }
+}
+
+const keyOf = (keys: Buffer, at: number): Buffer =>
+  keys.subarray(at * PACKED_KEY_BYTES, (at + 1) * PACKED_KEY_BYTES);
+
+/** Numbers of the missing keys, and of the keys before them in their runs, by whose first block a bucket's objects are named. */
+function withRuns(keys: Buffer, missing: readonly number[]): number[] {
+  const asked = new Set(missing);
+  for (const from of missing) {
+    const place = keyOf(keys, from).subarray(HASH_BYTES);
+    for (let at = from - 1; at >= 0; at -= 1) {
+      const key = keyOf(keys, at);
+      if (!key.subarray(HASH_BYTES).equals(place)) continue;
+      // A run ends with a block whose hash ends with four zero bits.
+      if (asked.has(at) || ((key[HASH_BYTES - 1] ?? 0) & 0xf) === 0) break;
+      asked.add(at);
+    }
+  }
+  return [...asked].toSorted((one, other) => one - other);
+}
