@@ -260,6 +260,18 @@ export function fetchReason(error: unknown): string {
   return cause instanceof Error ? cause.message : String(cause);
 }
 
+const FILE_REASONS: Readonly<Record<string, string>> = {
+  ENOENT: "there is no such file",
+  EACCES: "permission denied",
+  EISDIR: "it is a folder",
+};
+
+/** Returns why a file that a person named cannot be read. */
+export function fileReason(error: unknown): string {
+  const code = error instanceof Error && "code" in error ? String(error.code) : "";
+  return FILE_REASONS[code] ?? toTierkvError(error).message;
+}
+
 /** Converts anything caught: our own errors pass, the rest get a code. Never throws. */
 export function toTierkvError(error: unknown): TierkvError {
   if (isTierkvError(error)) return error;

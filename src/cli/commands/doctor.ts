@@ -80,10 +80,14 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
   }
   if (options.shm !== undefined) return doctorShared(call, options.shm);
   if (options.shmPeer !== undefined) {
-    throw new TierkvError("USAGE", { reason: "--shm-peer is of memory that --shm names" });
+    throw new TierkvError("USAGE", {
+      reason: "--shm-peer answers for a region: name it with --shm",
+    });
   }
   if (options.model !== undefined) {
-    throw new TierkvError("USAGE", { reason: "--model is of an engine that --engine names" });
+    throw new TierkvError("USAGE", {
+      reason: "--model names the model of an engine: give --engine, too",
+    });
   }
   const { inspect } = await import("../../diagnosis/inspect.ts");
   const seen = await inspect(config);

@@ -107,8 +107,10 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): boo
   const wrong = (reason: string): TierkvError =>
     new TierkvError("USAGE", { reason: `${address.slice(0, 100)}: ${reason}` });
   if (known.includes(address) === isAdded) {
-    const list = known.length === 0 ? "empty" : known.join(", ");
-    throw wrong(`[cluster] ${key} ${isAdded ? "has it already" : "does not have it"} (${list})`);
+    const list = known.length === 0 ? "no vault is named there" : known.join(", ");
+    throw wrong(
+      isAdded ? `[cluster] ${key} names it already` : `it is not in [cluster] ${key}: ${list}`,
+    );
   }
   const list = isAdded ? [...known, address] : known.filter((text) => text !== address);
   if (list.length === 0) {
@@ -121,8 +123,12 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): boo
   call.print({ class: name, vaults: list, moved, path, isDone }, [
     describeWritten(written, { [name]: list }),
     ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
-    `about ${showShare(moved)} of all blocks change their owner, where vaults are of one size`,
-    "write the same on all machines, and start running sidecars again",
+    ...(known.length === 0
+      ? []
+      : [
+          `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`,
+        ]),
+    "write the same on all machines of the pool, and start running sidecars again",
   ]);
   return isDone;
 }
