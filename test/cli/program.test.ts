@@ -200,3 +200,19 @@ test("help fits a narrow terminal", async () => {
     expect(lines.filter((line) => !line.startsWith("  tierkv "))).toEqual([]);
   }
 });
+
+test.each([["explain"], ["top"], ["vaults ls"], ["session ls"], ["plan"]])(
+  "%s on a vault's machine says where to run it",
+  async (command) => {
+    const config = join(dir, "vault.toml");
+    writeFileSync(config, '[cluster]\nrole = "cold"\n');
+    const env = { XDG_RUNTIME_DIR: dir };
+    const { exitCode, stderr } = await runInside([...command.split(" "), "--config", config], {
+      env,
+    });
+    expect(exitCode).toBe(2);
+    expect(stderr).toContain(
+      `this is a vault's machine ([cluster] role = "cold" in ${config}): run it on an engine's`,
+    );
+  },
+);

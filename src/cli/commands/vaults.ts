@@ -132,7 +132,7 @@ async function weigh(call: Call): Promise<void> {
 }
 
 async function list(call: Call): Promise<boolean> {
-  const { vaults } = await askSidecar(call.loadConfig().sidecar.socket, statusSeen);
+  const { vaults } = await askSidecar(call.sidecarSocket(), statusSeen);
   const rows = Object.entries(vaults).flatMap(([name, all]) =>
     all.map((vault) => ({ class: name, ...vault })),
   );

@@ -97,7 +97,8 @@ export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): str
     `Of ${askedTokens} prompt tokens so far its own cache held ${held}.`,
     ...table([head, ...shown], "  "),
     ...beyond,
-    "  Restored, at most: a look-up, the transfer, and what the engine needs for a prompt that its own cache holds.",
+    "  Restored: a look-up, the transfer at that rate, and what the engine needs for a prompt that its own cache holds. Its",
+    "  copying of blocks is not in it: `tierkv doctor` on the engine's machine measures that, once tierKV runs there.",
     `What matters most: ${farChange(engine, rows)}.`,
   ];
 }
