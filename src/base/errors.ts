@@ -113,7 +113,7 @@ const CATALOGUE = {
   STRANGER: ["stranger", "no valid token or client certificate came with the call"],
   ROLE_MISSING: [
     "denied",
-    "role {role}: {call} needs role {needed}; join anew with the line that `tierkv invite` prints there with --role {needed}",
+    "this machine has role {role}, and {call} needs {needed}; join anew with the line that `tierkv invite` prints there with --role {needed}",
   ],
   VAULT_BUSY: ["busy", "{name} vault at {address} is busy: {reason}"],
   VAULT_CLASS: [

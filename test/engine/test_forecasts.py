@@ -1,4 +1,4 @@
-"""Published models in a real server: what `tierkv doctor`, with and without --engine, forecasts, and what follows it."""
+"""Published models in a real server: what `tierkv doctor`, with and without --engine, forecasts, and what follows."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ BLOCK = 128
 LENGTHS = [1_024, 2_048]
 #: Prompts before the forecast, from which the sidecar learns what steps and copies take.
 WARM = [256, 1_024, 2_048, LONGEST - 1]
+#: Tries of a prompt to be saved as a whole and restored.
+TRIES = 3
 READING_MS = 60_000
 DOCTOR_S = 300.0
 ROOM = ["--dtype", "bfloat16", "--block-size", str(BLOCK), "--max-model-len", str(LONGEST)]
@@ -57,17 +59,25 @@ class Bench:
 
     def visit(self, tokens: int) -> tuple[float, float]:
         """Milliseconds of a new prompt, and of the same when only the vault holds it."""
-        prompt = self._draw.choices(range(300, 20_000), k=tokens)
-        saved = self.cluster.saved()
-        computed = self.first_token_ms(prompt)
-        # Saves begin after the answer.
-        self.cluster.wait_saved(saved + (tokens - 1) // BLOCK)
-        self.cluster.wait_idle()
-        self.server.post("/reset_prefix_cache")
-        before = self.cluster.status()["ledger"]["restores"]
-        restored = self.first_token_ms(prompt)
-        assert self.cluster.status()["ledger"]["restores"] == before + 1, f"{tokens}: not restored"
-        return computed, restored
+        for _ in range(TRIES):
+            prompt = self._draw.choices(range(300, 20_000), k=tokens)
+            saved = self.cluster.saved()
+            computed = self.first_token_ms(prompt)
+            self.cluster.wait_saved(saved + (tokens - 1) // BLOCK)
+            self.cluster.wait_idle()
+            self.server.post("/reset_prefix_cache")
+            before = self.restores
+            restored = self.first_token_ms(prompt)
+            self.cluster.wait_idle()
+            # Blocks may be saved after a moment in which none waits; such a prompt is computed again.
+            if self.restores == before + 1:
+                return computed, restored
+        raise AssertionError(f"{tokens} tokens: computed again in {TRIES} tries")
+
+    @property
+    def restores(self) -> int:
+        """Restores that the sidecar has counted."""
+        return int(self.cluster.status()["ledger"]["restores"])
 
     def doctor(self, *arguments: str) -> dict[str, Any]:
         """The command's result. Its exit code says only whether restores help."""
