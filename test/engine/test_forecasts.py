@@ -30,12 +30,13 @@ ATTEMPTS = 3
 VISITS = 3
 LONGEST = 4_096
 BLOCK = 128
-#: Lengths that both commands forecast.
+#: Lengths that both commands forecast; a slow machine computes only the first within doctor's half minute.
 LENGTHS = [1_024, 2_048]
 #: Prompts before the forecast, from which the sidecar learns what steps and copies take.
 WARM = [256, 1_024, 2_048, LONGEST - 1]
 #: Tries of a prompt to be saved as a whole and restored.
 TRIES = 3
+STILL_S = 1.5
 READING_MS = 60_000
 DOCTOR_S = 300.0
 ROOM = ["--dtype", "bfloat16", "--block-size", str(BLOCK), "--max-model-len", str(LONGEST)]
@@ -64,15 +65,22 @@ class Bench:
             saved = self.cluster.saved()
             computed = self.first_token_ms(prompt)
             self.cluster.wait_saved(saved + (tokens - 1) // BLOCK)
-            self.cluster.wait_idle()
+            self.wait_still()
             self.server.post("/reset_prefix_cache")
             before = self.restores
             restored = self.first_token_ms(prompt)
             self.cluster.wait_idle()
-            # Blocks may be saved after a moment in which none waits; such a prompt is computed again.
             if self.restores == before + 1:
                 return computed, restored
         raise AssertionError(f"{tokens} tokens: computed again in {TRIES} tries")
+
+    def wait_still(self) -> None:
+        """Waits until no block was saved for a while: those of other groups follow."""
+        before, since = -1, time.monotonic()
+        while time.monotonic() - since < STILL_S:
+            self.cluster.wait_idle()
+            if (saved := self.cluster.saved()) != before:
+                before, since = saved, time.monotonic()
 
     @property
     def restores(self) -> int:
@@ -92,10 +100,13 @@ class Bench:
         far = self.doctor("--engine", self.server.url, "--model", str(model))["prompts"]
         (near,) = self.doctor()["engines"]
         assert [one["isBeyond"] for one in near["prompts"]] == [False, False, True]
-        found = {}
+        found: dict[str, float] = {}
         for tokens in LENGTHS:
             (said,) = (one for one in near["prompts"] if one["tokens"] == tokens)
-            (told,) = (one for one in far if one["tokens"] == tokens)
+            told = next((one for one in far if one["tokens"] == tokens), None)
+            if told is None and tokens != LENGTHS[0]:
+                continue
+            assert told is not None, f"{far}"
             visits = [self.visit(tokens) for _ in range(VISITS)]
             computed, restored = (median(column) for column in zip(*visits, strict=True))
             found |= {
