@@ -19,7 +19,7 @@ const VAULT_PORT = 50_051;
 
 const base = mkdtempSync(join(tmpdir(), "tierkv-lines-"));
 /** Where the new root shows the packages: the home of its user. */
-const HOME = "/root/new";
+const HOME = "/home/new";
 const release = join(base, "release");
 
 /** Registries as this machine's clients know them; nothing else of its environment. */
@@ -148,7 +148,7 @@ STATE_DIRECTORY=/var/lib/tierkv ${start} > /tmp/vault.log 2>&1 &
 for i in $(seq 300); do grep -q 'vault ready' /tmp/vault.log && break; sleep 0.1; done
 { ${invite}
 } > /tmp/invited
-export HOME=/root/other; mkdir -p $HOME; cd $HOME
+export HOME=/home/other; mkdir -p $HOME; cd $HOME
 printf '[cluster]\\nrole = "inference"\\n' > tierkv.toml
 $(head -n 1 /tmp/invited)
 tierkv bench --rounds 1

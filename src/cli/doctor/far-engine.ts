@@ -16,7 +16,7 @@ export interface Pace {
   tokens: number;
   /** While no cache holds it. */
   ms: number;
-  /** What a restore leaves to the engine: the same prompt again, from its own cache; without such a cache, a prompt of one block. */
+  /** Left to the engine by a restore: the same prompt again, from its own cache; without such a cache, a prompt of one block. */
   restMs: number;
 }
 

@@ -120,6 +120,21 @@ test("add and remove write this machine's list, say what moves, and refuse what 
   expect(readFileSync(config, "utf8")).toContain('ssm_cold = "127.0.0.7:1"');
 });
 
+test("a vault of both classes is removed from both lists, or from one by its class", async () => {
+  const config = join(testDirectory(), "tierkv.toml");
+  const both = '[cluster]\nkv_cold = ["a:1", "b:1"]\nssm_cold = ["a:1", "b:1"]\n';
+  const remove = async (...more: string[]): Promise<string> => {
+    writeFileSync(config, both);
+    const { stderr } = await runInside(["vaults", "remove", "b:1", ...more, "--config", config]);
+    expect(stderr).toBe("");
+    return readFileSync(config, "utf8");
+  };
+  expect(await remove()).toBe('[cluster]\nkv_cold = "a:1"\nssm_cold = "a:1"\n');
+  expect(await remove("--class", "ssm")).toBe(
+    '[cluster]\nkv_cold = ["a:1", "b:1"]\nssm_cold = "a:1"\n',
+  );
+});
+
 test("a file that cannot be replaced is left alone with the reason, and is not replaced where it says so already", () => {
   // A name that leaves no room for the fresh file's.
   const config = join(testDirectory(), "t".repeat(250));

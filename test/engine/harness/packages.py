@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 TARGET = "linux-x64-gnu"
 #: Only a hung command reaches it; a core that changed is compiled.
 MAKE_S = 1_500.0
+LOADER = "crates/node/index.js"
 PROGRAM = "tierkv/_program/bin/tierkv.js"
 
 
@@ -32,6 +33,7 @@ def unpacked(commit: str | None, into: Path) -> Path:
         _run(["git", "checkout", "--quiet", "--detach", hashed], checkout)
         for name in ("node_modules", ".venv"):
             (checkout / name).symlink_to(ROOT / name)
+        _run(["npm", "run", "build:ts"], checkout)
     addon = _addon(checkout, commit)
     made = into / "release"
     make = ["node", "packaging/release.js", "--only", TARGET, "--addon", str(addon)]
@@ -48,8 +50,12 @@ def unpacked(commit: str | None, into: Path) -> Path:
 def _addon(checkout: Path, commit: str | None) -> Path:
     """Return the native core of a checkout: this one's where the crates are the same, else compiled."""
     name = f"crates/node/tierkv-core.{TARGET}.node"
+    if checkout == ROOT:
+        return ROOT / name
     same = ["git", "diff", "--quiet", commit or "HEAD", "--", "crates"]
-    if subprocess.run(same, cwd=ROOT, check=False).returncode == 0 or commit is None:
+    if subprocess.run(same, cwd=ROOT, check=False).returncode == 0:
+        # Written by the build, beside the core.
+        shutil.copy(ROOT / LOADER, checkout / LOADER)
         return ROOT / name
     _run(["npm", "run", "build:native"], checkout)
     return checkout / name
