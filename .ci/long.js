@@ -127,6 +127,13 @@ const PARTS = {
     const { lines, hasPassed } = await vitest("game-day", ["test/faults/game-day.test.ts", "-u"]);
     return { ...told(lines, "game day"), failures: failures(hasPassed) };
   },
+  async upgrade() {
+    const env = values.from === undefined ? {} : { TIERKV_TEST_UPGRADE_FROM: values.from };
+    const { lines, hasPassed } = await pytest("upgrade", "test/engine/test_upgrade.py", env);
+    const { requests, failed, records, kept } = told(lines, "upgrade");
+    say(lines.find((line) => line.startsWith("upgrade {")) ?? "");
+    return { requests, failed, records, kept, failures: failures(hasPassed) };
+  },
   async churn(seed) {
     const flags = ["--gb", churnGb, "--minutes", churnMinutes, "--seed", seed].map(String);
     const lines = [];
@@ -163,6 +170,8 @@ const options = {
   deaths: { type: "string", default: String(VAULT_DEATHS) },
   "soak-s": { type: "string", default: String(SOAK_S) },
   "churn-gb": { type: "string", default: String(CHURN_GB) },
+  /** Commit whose package is upgraded to this one's. */
+  from: { type: "string" },
   "churn-minutes": { type: "string", default: String(CHURN_MINUTES) },
 };
 const { values } = parseArgs({ options });

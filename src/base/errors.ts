@@ -113,7 +113,7 @@ const CATALOGUE = {
   STRANGER: ["stranger", "no valid token or client certificate came with the call"],
   ROLE_MISSING: [
     "denied",
-    "role {role}: {call} needs role {needed}; join anew with the line that `tierkv invite` prints there with --role {needed}",
+    "this machine has role {role}, and {call} needs {needed}; join anew with the line that `tierkv invite` prints there with --role {needed}",
   ],
   VAULT_BUSY: ["busy", "{name} vault at {address} is busy: {reason}"],
   VAULT_CLASS: [
@@ -258,6 +258,18 @@ function fromCodedText(error: Error): TierkvError | null {
 export function fetchReason(error: unknown): string {
   const cause = error instanceof Error ? (error.cause ?? error) : error;
   return cause instanceof Error ? cause.message : String(cause);
+}
+
+const FILE_REASONS: Readonly<Record<string, string>> = {
+  ENOENT: "there is no such file",
+  EACCES: "permission denied",
+  EISDIR: "it is a folder",
+};
+
+/** Returns why a file that a person named cannot be read. */
+export function fileReason(error: unknown): string {
+  const code = error instanceof Error && "code" in error ? String(error.code) : "";
+  return FILE_REASONS[code] ?? toTierkvError(error).message;
 }
 
 /** Converts anything caught: our own errors pass, the rest get a code. Never throws. */

@@ -40,8 +40,10 @@ import type { Io } from "./shell/io.ts";
 
 const EXIT_OK = 0;
 const EXIT_USAGE = 2;
-/** Width of the narrowest usual terminal. */
+/** Help is no wider, because longer lines read badly; a narrower terminal gets its own width. */
 const HELP_COLUMNS = 80;
+/** Texts in a narrower column stay whole. */
+const WRAP_COLUMNS = 20;
 
 /** Runs one command line, without `node` and the script. Returns the exit code; never throws. */
 export async function runCommandLine(
@@ -58,17 +60,35 @@ export async function runCommandLine(
   const unknown = unknownWord(program, argv);
   if (unknown !== null) return fail(new TierkvError("USAGE", { reason: unknown }), isJson, io);
   try {
-    await program.parseAsync(argv[0] === "-v" ? ["--version"] : argv, { from: "user" });
+    await program.parseAsync(asTyped(argv), { from: "user" });
     return exitCode;
   } catch (error) {
     if (error instanceof CommanderError) {
       if (error.exitCode === 0) return EXIT_OK;
       // Without a command commander has shown help already.
       if (error.code === "commander.help") return EXIT_USAGE;
-      return fail(usageError(error), isJson, io);
+      return fail(usageError(error, helpLine(program, argv)), isJson, io);
     }
     return fail(toTierkvError(error), isJson, io);
   }
+}
+
+/** Returns the words for commander, which knows neither `-v` nor `help` of a command below another. */
+function asTyped(argv: readonly string[]): readonly string[] {
+  if (argv[0] === "-v") return ["--version"];
+  return argv[0] === "help" && argv.length > 1 ? [...argv.slice(1), "--help"] : argv;
+}
+
+/** Returns the command line that shows the help of the command that was meant. */
+function helpLine(program: Command, argv: readonly string[]): string {
+  const path = ["tierkv"];
+  let command: Command | undefined = program;
+  for (const word of operandsOf(argv)) {
+    command = command?.commands.find((one) => one.name() === word);
+    if (command === undefined) break;
+    path.push(word);
+  }
+  return `see \`${path.join(" ")} --help\``;
 }
 
 /** Returns what is wrong with a request for help on a command that there is not, which commander answers with all help. */
@@ -82,7 +102,7 @@ function unknownWord(program: Command, argv: readonly string[]): string | null {
       const names = command.commands.map((one) => one.name());
       const near = nearest(word, names);
       const meant = near === null ? "" : ` (did you mean ${near}?)`;
-      return `unknown command '${word.slice(0, 100)}'${meant}; see \`tierkv --help\``;
+      return `unknown command '${word.slice(0, 100)}'${meant}; ${helpLine(program, argv)}`;
     }
     command = child;
   }
@@ -122,12 +142,14 @@ export function fail(error: TierkvError, isJson: boolean, io: Io): number {
   return exitCode;
 }
 
-function usageError(error: CommanderError): TierkvError {
+function usageError(error: CommanderError, help: string): TierkvError {
   const reason = error.message
     .replace(/^error: /, "")
+    .replace(/^command-argument value (.+) is invalid for argument (.+?)\./, "$2 cannot be $1.")
+    .replace(/\(Did you mean/, "(did you mean")
     .replace(/\s*\n\s*/g, " ")
     .replace(/\.$/, "");
-  return new TierkvError("USAGE", { reason: `${reason}; see \`tierkv --help\`` });
+  return new TierkvError("USAGE", { reason: `${reason}; ${help}` });
 }
 
 function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void): Command {
@@ -145,7 +167,8 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     .helpCommand("help [command]", "show help for tierkv or for one command")
     .configureHelp({
       showGlobalOptions: true,
-      helpWidth: HELP_COLUMNS,
+      helpWidth: Math.min(HELP_COLUMNS, io.columns),
+      minWidthToWrap: WRAP_COLUMNS,
       commandDescription: (command) => oneParagraph(command.description()),
     })
     .configureOutput({

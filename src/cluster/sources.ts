@@ -153,7 +153,9 @@ export async function chosenTargets(
   isFit: (target: VaultTarget) => boolean = () => true,
 ): Promise<VaultTarget[]> {
   const fit = (await allTargets(config)).filter(isFit);
-  const chosen = fit.filter((target) => role === undefined || target.role === role);
+  const chosen = fit.filter(
+    ({ classes }) => role === undefined || CLASSES[role].every((name) => classes.includes(name)),
+  );
   if (chosen.length > 0) return chosen;
   const key = role ?? VAULT_ROLES.join(" or ");
   const reason = `no vault to ${verb}: write [cluster] ${key} = "host:port"`;

@@ -52,9 +52,14 @@ export function vaultClass(config: Config): VaultClass {
  * because they come and go.
  */
 export function vaultTargets(config: Config): VaultTarget[] {
-  const configured = configuredOf(config)
-    .filter(({ address }) => !isNames(address.text))
-    .map(({ role, address }) => target(role, address));
+  const listed = configuredOf(config).filter(({ address }) => !isNames(address.text));
+  const byAddress = new Map<string, VaultTarget>();
+  for (const { role, address } of listed) {
+    // A vault in both lists is one vault, which is asked and shown once.
+    const isInBoth = byAddress.has(address.text);
+    byAddress.set(address.text, target(isInBoth ? "cold" : role, address));
+  }
+  const configured = [...byAddress.values()];
   const own = ownTarget(config).filter(({ classes }) =>
     classes.every((name) => configured.every((other) => !other.classes.includes(name))),
   );

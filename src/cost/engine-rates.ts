@@ -88,12 +88,17 @@ export class EngineRates {
   }
 
   /**
-   * Seconds to load `bytes`; 0 before the first loads, so that it is tried. Fades while no load comes, because one bad sample must
-   * not count for ever.
+   * Seconds to load `bytes`, for a decision; 0 before the first loads, so that it is tried. Fades while no load comes, because one
+   * bad sample must not count for ever.
    */
   loadS(bytes: number): number {
     const ageMs = this.#loadedMs === null ? 0 : nowMs() - this.#loadedMs;
-    return (this.#load.predict([1, bytes]) ?? 0) * 0.5 ** (ageMs / LOAD_FADE_MS);
+    return (this.seenLoadS(bytes) ?? 0) * 0.5 ** (ageMs / LOAD_FADE_MS);
+  }
+
+  /** Seconds to load `bytes` as measured, however long ago; null: nothing was loaded yet. */
+  seenLoadS(bytes: number): number | null {
+    return this.#load.predict([1, bytes]);
   }
 
   /** True once records came back, so that their size is known. */

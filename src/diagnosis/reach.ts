@@ -13,7 +13,7 @@ import {
 import { becomes } from "../base/time.ts";
 import type { LanesState } from "../client/lane-phase.ts";
 
-export type Verdict = "refused" | "no answer" | "TLS" | "not a vault";
+export type Verdict = "refused" | "no answer" | "not joined" | "no TLS" | "not a vault";
 
 export interface Diagnosis {
   verdict: Verdict;
@@ -119,7 +119,7 @@ async function inClear(address: string): Promise<Diagnosis | null> {
 const CLOSES = "it closes the connection without a word";
 
 const WANTS_TLS: Diagnosis = {
-  verdict: "TLS",
+  verdict: "not joined",
   reason: "it speaks TLS, and this machine has no credentials for it",
   fix: "run here the line that `tierkv invite` prints there",
 };
@@ -131,9 +131,9 @@ async function overTls(address: string): Promise<Diagnosis | null> {
   const answer = await firstBytes(socket);
   if (await shakesHands(address)) return null;
   if (answer === "nothing") return SILENT;
-  const reason = "it speaks no TLS, and this machine sends nothing in the clear";
+  const reason = "it speaks in the clear, where this machine sends nothing";
   const fix = "start that vault without insecure_lan, or correct the address";
-  return { verdict: "TLS", reason, fix };
+  return { verdict: "no TLS", reason, fix };
 }
 
 /** Whether the peer speaks TLS, trusted or not; never on a Unix socket. */

@@ -61,6 +61,10 @@ test.each([
     ["vault", "--help"],
   ],
   [
+    ["help", "vaults", "drain"],
+    ["vaults", "drain", "--help"],
+  ],
+  [
     ["vault", "-h"],
     ["vault", "--help"],
   ],
@@ -85,7 +89,7 @@ test.each([
 });
 
 test.each([
-  [["vualt"], "unknown command 'vualt' (Did you mean vault?); see `tierkv --help`"],
+  [["vualt"], "unknown command 'vualt' (did you mean vault?); see `tierkv --help`"],
   [["help", "vualt"], "unknown command 'vualt' (did you mean vault?); see `tierkv --help`"],
   [["vualt", "--help"], "unknown command 'vualt' (did you mean vault?)"],
   [["config", "nosuch", "-h"], "unknown command 'nosuch'; see"],
@@ -167,3 +171,48 @@ test("results and errors of --json name the version of their schema", async () =
   const refused = await runInside(["status", "more", "--json"]);
   expect(JSON.parse(refused.stdout)).toMatchObject({ schema: 1, error: { code: "USAGE" } });
 });
+
+test.each([
+  [["nosuch"], "unknown command 'nosuch'; see `tierkv --help`"],
+  [["vaults", "lst"], "unknown command 'lst' (did you mean ls?); see `tierkv vaults --help`"],
+  [["help", "vaults", "lst"], "see `tierkv vaults --help`"],
+  [["vaults", "drain", "--nosuch"], "unknown option '--nosuch'; see `tierkv vaults drain --help`"],
+  [["completion", "tcsh"], "'shell' cannot be 'tcsh'. Allowed choices are bash, zsh, fish; see"],
+  [
+    ["warm", "--engine", "http://127.0.0.1:1", "/nosuch"],
+    "/nosuch cannot be read: there is no such file",
+  ],
+  [["fidelity", "--text", "/"], "--text / cannot be read: it is a folder"],
+  [["join"], "the code is missing: give it as an argument, or - to read it from standard input"],
+  [["doctor", "--model", "m"], "--model names the model of an engine: give --engine, too"],
+])("%j says %j", async (argv, said) => {
+  const { exitCode, stderr } = await runInside(argv);
+  expect(exitCode).toBe(2);
+  expect(stderr).toContain(said);
+});
+
+test("help fits a narrow terminal", async () => {
+  const columns = 60;
+  for (const argv of [["--help"], ["vaults", "drain", "--help"], ["plan", "--help"]]) {
+    const { stdout } = await runInside(argv, { columns });
+    const lines = stdout.split("\n").filter((line) => line.length > columns);
+    // Examples stay whole, to be copied.
+    expect(lines.filter((line) => !line.startsWith("  tierkv "))).toEqual([]);
+  }
+});
+
+test.each([["explain"], ["top"], ["vaults ls"], ["session ls"], ["plan"]])(
+  "%s on a vault's machine says where to run it",
+  async (command) => {
+    const config = join(dir, "vault.toml");
+    writeFileSync(config, '[cluster]\nrole = "cold"\n');
+    const env = { XDG_RUNTIME_DIR: dir };
+    const { exitCode, stderr } = await runInside([...command.split(" "), "--config", config], {
+      env,
+    });
+    expect(exitCode).toBe(2);
+    expect(stderr).toContain(
+      `this is a vault's machine ([cluster] role = "cold" in ${config}): run it on an engine's`,
+    );
+  },
+);

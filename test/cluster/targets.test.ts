@@ -29,7 +29,7 @@ test.each([
   [
     "an engine with one vault for both classes",
     '[cluster]\nkv_cold = "a:1"\nssm_cold = "a:1"',
-    ["kv_cold a:1", "ssm_cold a:1"],
+    ["cold a:1"],
   ],
   ["a vault for both: itself", '[cluster]\nrole = "cold"', ["cold unix:/tmp/tierkv-0/vault.sock"]],
   [

@@ -178,6 +178,8 @@ test("the first load is not counted, and a slow one is believed less and less wh
     expect(rates.loadS(MIB)).toBeCloseTo(2);
     vi.advanceTimersByTime(LOAD_FADE_MS * 4);
     expect(rates.loadS(MIB)).toBeCloseTo(2 / 16);
+    // A forecast is no attempt, and keeps what was measured.
+    expect(rates.seenLoadS(MIB)).toBeCloseTo(2);
   } finally {
     vi.useRealTimers();
   }

@@ -57,7 +57,7 @@ async function otherGrpc(): Promise<number> {
 const STRANGERS = [
   ["a socket that never answers", silent, "no answer: the connection opens and nothing comes"],
   ["a closed port", closed, "refused: nobody listens on port"],
-  ["a TLS port", tls, "TLS: it speaks TLS, and this machine has no credentials for it"],
+  ["a TLS port", tls, "not joined: it speaks TLS, and this machine has no credentials for it"],
   ["a web server", http, 'not a vault: it answers "HTTP/1.1 400 Bad Request"'],
   ["another gRPC server", otherGrpc, "not a vault: it speaks gRPC and knows no vault"],
 ] as const;
@@ -119,7 +119,7 @@ test("a vault without TLS is told to somebody who would only speak TLS to it", a
     new VaultClient({ address, name: "kv", logger, lanes: 0, security }),
   );
   await expect(sayHello(client, true)).rejects.toMatchObject({
-    message: expect.stringContaining("TLS: it speaks no TLS") as string,
+    message: expect.stringContaining("no TLS: it speaks in the clear") as string,
   });
 });
 

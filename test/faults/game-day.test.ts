@@ -325,4 +325,8 @@ systemctl start tierkv-vault
 
 To restore, stop the vault, put both folders back, and start it: also on another host, if it gets the same address. Machines need not join again. A back-up brings back what was flushed after it was made, so flush again what must
 stay gone. Without a stop, \`[vault] archive\` keeps copies of full segments in a bucket or folder; it has records, no secrets. Losing a vault loses no answer: records are a cache, so a back-up saves only time.
+
+## An upgrade under load
+
+Vaults one after another, then the sidecar, then engines, while requests run: no request failed, and every record was kept. [Upgrade](upgrade.md) has the steps, and what was seen.
 `;

@@ -125,7 +125,7 @@ test("a wrong token, and none, are told with the fix; a lesser role with what it
   const reader = clientOf(vault, { caPem, token: TOKENS.read });
   await expect(reader.flush(null, SOON_MS)).rejects.toMatchObject({
     code: "VAULT_DENIED",
-    message: expect.stringContaining("role read: Flush needs role admin") as string,
+    message: expect.stringContaining("role read, and Flush needs admin") as string,
   });
 });
 

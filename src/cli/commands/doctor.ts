@@ -56,6 +56,8 @@ export interface Outlook {
   tokens: number;
   /** True where no prompt of that length was computed yet. */
   isBeyond: boolean;
+  /** False: the engine has restored too little to know how long it copies, and that time is left out of `restoreMs`. */
+  hasLoaded: boolean;
   computeMs: number | null;
   /** Milliseconds to the first token: fetch, load, and computing the rest. */
   restoreMs: number;
@@ -80,10 +82,14 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
   }
   if (options.shm !== undefined) return doctorShared(call, options.shm);
   if (options.shmPeer !== undefined) {
-    throw new TierkvError("USAGE", { reason: "--shm-peer is of memory that --shm names" });
+    throw new TierkvError("USAGE", {
+      reason: "--shm-peer answers for a region: name it with --shm",
+    });
   }
   if (options.model !== undefined) {
-    throw new TierkvError("USAGE", { reason: "--model is of an engine that --engine names" });
+    throw new TierkvError("USAGE", {
+      reason: "--model names the model of an engine: give --engine, too",
+    });
   }
   const { inspect } = await import("../../diagnosis/inspect.ts");
   const seen = await inspect(config);
@@ -105,6 +111,7 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
       ...(allows === null ? [] : describeAllowance(allows)).map((line) => `  ${line}`),
     ]),
     ...(outlooks.length === 0 && seen.sidecar !== null ? [NO_ENGINE] : []),
+    ...(config.cluster.role === "inference" ? [] : [NO_SIDECAR]),
   ];
   call.print({ helps, findings: found, vaults, engines: outlooks }, lines);
   return helps && !found.some(isProblem);
@@ -140,6 +147,10 @@ async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<bool
 
 const BEYOND =
   "  * longer than any prompt that the engine has computed since it started: its times follow from shorter prompts";
+const UNLOADED =
+  "  restored: without the engine's copying, because it has restored fewer than two prompts since it started";
+const NO_SIDECAR =
+  "This is a vault's machine: on an engine's machine `tierkv doctor` also says for which prompts restores help.";
 const NO_ENGINE =
   "No engine is connected to the sidecar: start it, let it answer a few prompts, ask again.";
 
@@ -225,9 +236,9 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
       if (link === undefined) return [];
       fetchMs = Math.max(fetchMs, link.questionMs + (bytes / link.bytesPerS) * 1000);
     }
-    const restoreMs = fetchMs + loadMs + (restMs ?? 0);
+    const restoreMs = fetchMs + (loadMs ?? 0) + (restMs ?? 0);
     const gain = computeMs === null ? null : computeMs / restoreMs;
-    return [{ tokens, isBeyond, computeMs, restoreMs, gain }];
+    return [{ tokens, isBeyond, hasLoaded: loadMs !== null, computeMs, restoreMs, gain }];
   });
 }
 
@@ -257,5 +268,6 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
       ? "tierKV will not help here: computing is faster at every length. A faster link or a slower engine would change that."
       : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
   const beyond = prompts.some(({ isBeyond }) => isBeyond) ? [BEYOND] : [];
-  return [`${name}:`, ...table([head, ...rows], "  "), ...beyond, `  ${verdict}`];
+  const unloaded = prompts.some(({ hasLoaded }) => !hasLoaded) ? [UNLOADED] : [];
+  return [`${name}:`, ...table([head, ...rows], "  "), ...beyond, ...unloaded, `  ${verdict}`];
 }

@@ -29,7 +29,7 @@ export function addExplain(program: Command): void {
 async function explain(call: Call): Promise<boolean> {
   const [req = ""] = call.args;
   const most = req === "" ? SHOWN_DEFAULT : EXPLAIN_MAX;
-  const { socket } = call.loadConfig().sidecar;
+  const socket = call.sidecarSocket();
   const requests = await askSidecar(socket, (link) => link.explain(req, most));
   const which = req === "" ? "yet: engines have asked nothing" : `"${req}"`;
   const none = `the sidecar remembers no request ${which}`;

@@ -1,7 +1,7 @@
 // Owns `tierkv fidelity`: measures how restored blocks change the answers of the user's model, and certifies it for INT8.
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
-import { TierkvError } from "../../base/errors.ts";
+import { fileReason, TierkvError } from "../../base/errors.ts";
 import { CERTIFIED_PROMPTS_MIN } from "../../base/limits/codec.ts";
 import {
   FIDELITY_AT_ONCE,
@@ -381,7 +381,7 @@ function readText(path: string): string {
   try {
     return readFileSync(path, "utf8");
   } catch (error) {
-    const reason = `--text ${path}: cannot be read: ${String(error)}`;
+    const reason = `--text ${path} cannot be read: ${fileReason(error)}`;
     throw new TierkvError("USAGE", { reason }, { cause: error });
   }
 }

@@ -52,7 +52,9 @@ async function init(call: Call<InitOptions>): Promise<void> {
   }
   const machine = options.machine ?? (await machineOf(call));
   if (machine !== "vault" && options.listen !== undefined) {
-    throw new TierkvError("USAGE", { reason: "--listen is of a vault: --machine vault" });
+    throw new TierkvError("USAGE", {
+      reason: "--listen is the address of a vault: add --machine vault, or leave it out",
+    });
   }
   const dataDir = await folderOf(call, machine);
   const { localVaultBudget, vaultBudget } = await import("../../vault/process/memory.ts");

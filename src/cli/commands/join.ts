@@ -1,4 +1,5 @@
 // Owns `tierkv join`: lets this machine into the vault that printed the line.
+import { TierkvError } from "../../base/errors.ts";
 import { JOIN_CODE_CHARS_MAX } from "../../base/limits/access.ts";
 import { decodeJoinCode } from "../join/join-code.ts";
 import type { Call } from "../shell/call.ts";
@@ -53,5 +54,7 @@ async function codeOf({ args, io }: Call): Promise<string> {
   const [given] = args;
   if (given === "-") return await io.readAll(JOIN_CODE_CHARS_MAX);
   if (given !== undefined) return given;
-  return await io.ask("Join code:");
+  if (io.isInteractive) return await io.ask("Join code:");
+  const reason = "the code is missing: give it as an argument, or - to read it from standard input";
+  throw new TierkvError("USAGE", { reason });
 }

@@ -82,8 +82,9 @@ async function plan(call: Call<PlanFlags>): Promise<boolean> {
   const pace = options.prefill === undefined ? null : countOf("--prefill", options.prefill);
   const linear = pace === null ? null : (tokens: number): number => tokens / pace;
   const isRunning = options.model === undefined;
-  const socket = options.socket ?? config.sidecar.socket;
-  const status = isRunning ? await askSidecar(socket, statusSeen) : null;
+  const status = isRunning
+    ? await askSidecar(options.socket ?? call.sidecarSocket(), statusSeen)
+    : null;
   const weighers =
     status === null
       ? [ofModel(shapeOf(options, chooseCodecs(config).isLossy), linear)]

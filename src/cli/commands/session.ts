@@ -59,7 +59,7 @@ function keep(call: Call<KeepOptions>): Promise<boolean> {
 
 async function ask(call: Call, update: SessionUpdate): Promise<boolean> {
   const { name, isReleased } = update;
-  return await askSidecar(call.loadConfig().sidecar.socket, async (link) => {
+  return await askSidecar(call.sidecarSocket(), async (link) => {
     // Look first, because a released session is no longer listed.
     const isKnown =
       !isReleased || (await link.sessions({ ...update, isReleased: false })).sessions.length > 0;

@@ -47,9 +47,11 @@ export async function showTop(call: Call<TopOptions>): Promise<Outcome> {
   if (call.options.web === true) return await showPage(call, config);
   const intervalMs = intervalOf(call.options.interval) * 1000;
   const { SidecarLink } = await import("../../control/sidecar-link.ts");
-  const link = new SidecarLink(config.sidecar.socket);
+  const fleet = await askFleet(config);
+  // A gateway alone is shown on any machine.
+  const socket = fleet === null ? call.sidecarSocket() : config.sidecar.socket;
+  const link = new SidecarLink(socket);
   try {
-    const fleet = await askFleet(config);
     await besideFleet(link.hello(), fleet);
     const isOnce = call.options.once === true || call.isJson || !call.io.isTerminal;
     return isOnce

@@ -73,9 +73,16 @@ export function addVaults(program: Command): void {
           `${isAdded ? "Use `tierkv join` for a vault that this machine has not joined." : "Run `tierkv vaults drain` first to move its records."} ` +
           "All machines that share the vaults\nneed the same list.",
       )
-      .addOption(new Option("--class <class>", "record class").choices(["kv", "ssm"]).default("kv"))
+      .addOption(
+        new Option(
+          "--class <class>",
+          isAdded
+            ? "record class (default: kv)"
+            : "record class (default: each list that names it)",
+        ).choices(["kv", "ssm"]),
+      )
       .example(`tierkv vaults ${change} 192.168.1.20:50051`)
-      .does(async (call: Call<{ class: RecordClass }>) => await edit(call, isAdded));
+      .does(async (call: Call<{ class?: RecordClass }>) => await edit(call, isAdded));
   }
 }
 
@@ -113,7 +120,7 @@ export function describeFound(found: readonly Candidate[]): string[] {
   ];
 }
 
-async function edit(call: Call<{ class: RecordClass }>, isAdded: boolean): Promise<Outcome> {
+async function edit(call: Call<{ class?: RecordClass }>, isAdded: boolean): Promise<Outcome> {
   const { changePool, isPooled } = await import("../vaults/pooling.ts");
   const config = call.loadConfig();
   if (isPooled(config)) return await changePool(call, config, isAdded);
@@ -132,7 +139,7 @@ async function weigh(call: Call): Promise<void> {
 }
 
 async function list(call: Call): Promise<boolean> {
-  const { vaults } = await askSidecar(call.loadConfig().sidecar.socket, statusSeen);
+  const { vaults } = await askSidecar(call.sidecarSocket(), statusSeen);
   const rows = Object.entries(vaults).flatMap(([name, all]) =>
     all.map((vault) => ({ class: name, ...vault })),
   );

@@ -1,6 +1,6 @@
 // Owns `tierkv warm`: sends a file's prompts through an engine, with one token answered each, so that their blocks are stored.
 import { readFileSync, statSync } from "node:fs";
-import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { fileReason, TierkvError, toTierkvError } from "../../base/errors.ts";
 import { parseJson } from "../../base/json.ts";
 import {
   WARM_AT_ONCE_DEFAULT,
@@ -174,13 +174,13 @@ function readPrompts(file: string): Asked[] {
   let text: string;
   try {
     if (statSync(file).size > WARM_FILE_BYTES_MAX) {
-      throw new Error(`it has more than ${WARM_FILE_BYTES_MAX} bytes`);
+      throw new TierkvError("USAGE", { reason: `it has more than ${WARM_FILE_BYTES_MAX} bytes` });
     }
     text = readFileSync(file, "utf8");
   } catch (error) {
     throw new TierkvError(
       "USAGE",
-      { reason: `${file} cannot be read: ${(error as Error).message}` },
+      { reason: `${file} cannot be read: ${fileReason(error)}` },
       { cause: error },
     );
   }

@@ -19,19 +19,22 @@ const WORTH = 0.25;
 const HELD_ENOUGH = 0.95;
 
 /**
- * A restore asks the vault, moves the bytes, and leaves the last block to the engine. `bytesOf`: bytes that a restore of so many
- * tokens moves; null: unknown.
+ * A restore asks the vault, moves the bytes of whole blocks, and leaves the rest to the engine. `bytesOf`: bytes that a restore of
+ * so many tokens moves; null: unknown.
  */
 export function farOutlook(
-  { paces, roundTripMs, restMs, bytesPerS }: FarEngine,
+  { paces, blockTokens, roundTripMs, bytesPerS }: FarEngine,
   bytesOf: ((tokens: number) => number) | null,
 ): FarOutlook[] {
-  return paces.map(({ tokens, ms }) => {
-    if (bytesPerS === null) return { tokens, ms, restoreMs: null, bytesPerTokenMost: null };
+  return paces.map((pace) => {
+    if (bytesPerS === null) return { ...pace, restoreMs: null, bytesPerTokenMost: null };
+    const { tokens, ms, restMs } = pace;
+    // At least one token is computed.
+    const restored = Math.floor((tokens - 1) / blockTokens) * blockTokens;
     const fixedMs = roundTripMs + restMs;
     const bytesPerTokenMost = Math.max(0, ((ms - fixedMs) / 1000) * bytesPerS) / tokens;
-    const restoreMs = bytesOf && fixedMs + (bytesOf(tokens) / bytesPerS) * 1000;
-    return { tokens, ms, restoreMs, bytesPerTokenMost };
+    const restoreMs = bytesOf && fixedMs + (bytesOf(restored) / bytesPerS) * 1000;
+    return { ...pace, restoreMs, bytesPerTokenMost };
   });
 }
 
@@ -41,7 +44,7 @@ export function helpsFar(rows: readonly FarOutlook[]): boolean {
 
 /** Returns the one change that saves most. */
 export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): string {
-  const { hasPrefixCache, askedTokens, hitTokens, bytesPerS, roundTripMs, restMs } = engine;
+  const { hasPrefixCache, askedTokens, hitTokens, bytesPerS, roundTripMs } = engine;
   if (hasPrefixCache === false) {
     return "start the engine with --enable-prefix-caching: without it nothing that was computed is used again";
   }
@@ -52,7 +55,7 @@ export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): strin
   if (last.restoreMs === null) {
     return "name the model's config.json with --model: what it keeps of a token decides whether a restore is sooner";
   }
-  const { tokens, ms, restoreMs } = last;
+  const { tokens, ms, restMs, restoreMs } = last;
   const fixedMs = roundTripMs + restMs;
   const wireMs = restoreMs - fixedMs;
   if (fixedMs >= ms) {
@@ -73,7 +76,7 @@ export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): strin
 }
 
 export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): string[] {
-  const { model, longestTokens, askedTokens, hitTokens, bytesPerS, roundTripMs, restMs } = engine;
+  const { model, longestTokens, askedTokens, hitTokens, bytesPerS, roundTripMs } = engine;
   const rate = bytesPerS === null ? "was not measured" : `takes at least ${showRate(bytesPerS)}`;
   const held = askedTokens === 0 ? "-" : showShare(hitTokens / askedTokens);
   const shown = rows.map(({ tokens, ms, restoreMs, bytesPerTokenMost }) => [
@@ -94,7 +97,8 @@ export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): str
     `Of ${askedTokens} prompt tokens so far its own cache held ${held}.`,
     ...table([head, ...shown], "  "),
     ...beyond,
-    `  Restored: look-up, transfer, and ${showMs(restMs)} in which the engine computes what is left and answers.`,
+    "  Restored: a look-up, the transfer at that rate, and what the engine needs for a prompt that its own cache holds. Its",
+    "  copying of blocks is not in it: `tierkv doctor` on the engine's machine measures that, once tierKV runs there.",
     `What matters most: ${farChange(engine, rows)}.`,
   ];
 }

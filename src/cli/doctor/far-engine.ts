@@ -11,10 +11,13 @@ import {
 import { nowMs, randomToken } from "../../base/time.ts";
 import type { Progress } from "../shell/progress.ts";
 
-/** Time to the first token of a prompt that no cache holds. */
+/** Times to the first token of one prompt. */
 export interface Pace {
   tokens: number;
+  /** While no cache holds it. */
   ms: number;
+  /** Left to the engine by a restore: the same prompt again, from its own cache; without such a cache, a prompt of one block. */
+  restMs: number;
 }
 
 export interface FarEngine {
@@ -28,8 +31,6 @@ export interface FarEngine {
   /** Tokens of its blocks. */
   blockTokens: number;
   roundTripMs: number;
-  /** Milliseconds to the first token of a prompt of one block, which a restore leaves to the engine at most. */
-  restMs: number;
   /** Bytes per second to the engine, a lower bound set by its reading. null: it refuses bodies of that size. */
   bytesPerS: number | null;
   paces: Pace[];
@@ -50,21 +51,22 @@ export async function measureEngine(url: string, progress: Progress): Promise<Fa
   const paces: Pace[] = [];
   // The answer takes one token.
   const most = longestTokens - 1;
-  await engine.compute(model, Math.min(FAR_TOKENS_MIN, most));
+  const block = Math.min(said.blockTokens, most);
+  await engine.compute(model, randomPrompt(Math.min(FAR_TOKENS_MIN, most)));
   const startedMs = nowMs();
   for (let tokens = FAR_TOKENS_MIN; ; tokens *= 2) {
     const count = Math.min(tokens, most);
     progress.at(nowMs() - startedMs, FAR_PACE_MS, `computing ${count} tokens`);
-    const ms = await engine.compute(model, count);
-    paces.push({ tokens: count, ms });
+    const prompt = randomPrompt(count);
+    const ms = await engine.compute(model, prompt);
+    const left = said.hasPrefixCache === false ? randomPrompt(block) : prompt;
+    paces.push({ tokens: count, ms, restMs: await fastest(() => engine.compute(model, left)) });
     const isLate = nowMs() - startedMs + DOUBLING * ms > FAR_PACE_MS;
     if (count === most || isLate) break;
   }
-  const restTokens = Math.min(said.blockTokens, most);
-  const restMs = await fastest(() => engine.compute(model, restTokens));
   const roundTripMs = await fastest(() => engine.upload(1));
   const bytesPerS = await engine.rate();
-  return { model, longestTokens, ...said, roundTripMs, restMs, bytesPerS, paces };
+  return { model, longestTokens, ...said, roundTripMs, bytesPerS, paces };
 }
 
 interface ServedModel {
@@ -105,15 +107,14 @@ class Far {
     };
   }
 
-  /** Returns the milliseconds to the first token of a random prompt. */
-  async compute(model: string, tokens: number): Promise<number> {
-    const prompt = Array.from(randomToken(tokens), (byte) => FIRST_ID + byte);
+  /** Returns the milliseconds to the first token. */
+  async compute(model: string, prompt: readonly number[]): Promise<number> {
     const startedMs = nowMs();
     const body = JSON.stringify({ model, prompt, max_tokens: 1 });
     const response = await this.#post("application/json", body);
     const text = await response.text();
     if (response.ok) return nowMs() - startedMs;
-    throw this.#failed(`${tokens} tokens: ${response.status} ${text.slice(0, 200)}`);
+    throw this.#failed(`${prompt.length} tokens: ${response.status} ${text.slice(0, 200)}`);
   }
 
   /** Returns the milliseconds of a non-JSON request, whose body is read and refused unparsed. null: it is too large. */
@@ -155,6 +156,10 @@ class Far {
   #failed(reason: string, cause?: unknown): TierkvError {
     return new TierkvError("ENGINE_UNANSWERED", { url: this.#url, reason }, { cause });
   }
+}
+
+function randomPrompt(tokens: number): number[] {
+  return Array.from(randomToken(tokens), (byte) => FIRST_ID + byte);
 }
 
 async function fastest(round: () => Promise<number | null>): Promise<number> {

@@ -65,7 +65,7 @@ export function firstConfig({ machine, address, dataDir, maxBytes }: FirstConfig
 export function nextSteps(machine: Machine, path: string): string[] {
   if (machine === "vault") {
     return [
-      `tierkv vault --config ${path}    # or as a service: tierkv service install vault`,
+      `tierkv vault --config ${path}    # or as a service: tierkv service install vault --config ${path}`,
       "It prints a `tierkv join` line: run that on the engine's machine.",
     ];
   }

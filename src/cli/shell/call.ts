@@ -43,6 +43,14 @@ export class Call<Options extends object = object> {
     return override(loadConfig(this.configPath, this.io.env), overrides);
   }
 
+  /** Path of this machine's sidecar, for a command that asks it; throws USAGE on a vault's machine, where none runs. */
+  sidecarSocket(): string {
+    const { cluster, path, sidecar } = this.loadConfig();
+    if (cluster.role === "inference") return sidecar.socket;
+    const reason = `this is a vault's machine ([cluster] role = "${cluster.role}" in ${path ?? "no file"}): run it on an engine's machine`;
+    throw new TierkvError("USAGE", { reason });
+  }
+
   /** Creates the logger of a long-running process, and logs where its configuration comes from. */
   createLogger(name: string, config: Config): Logger {
     const logger = createLogger(name, { level: config.log.level });

@@ -9,6 +9,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
+import { RECORD_CLASSES } from "../../base/block.ts";
 import type { RecordClass } from "../../base/block.ts";
 import { makeDirectory } from "../../base/directory.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
@@ -98,31 +99,44 @@ export function listOf({ cluster }: Config, name: RecordClass): string[] {
   return (name === "kv" ? cluster.kvCold : cluster.ssmCold).map(({ text }) => text);
 }
 
-/** Runs `tierkv vaults add|remove` on the configuration file. */
-export function changeList(call: Call, name: RecordClass, isAdded: boolean): boolean {
+/** Runs `tierkv vaults add|remove` on the configuration file; `only`: that class, else KV for `add`, and each list that has it for `remove`. */
+export function changeList(call: Call, only: RecordClass | undefined, isAdded: boolean): boolean {
   const [address = ""] = call.args;
   const config = call.loadConfig();
-  const key = `${name}_cold`;
-  const known = listOf(config, name);
+  const holding = RECORD_CLASSES.filter((name) => listOf(config, name).includes(address));
+  const [first = "kv", ...others] =
+    only === undefined && !isAdded ? holding : [only ?? ("kv" as const)];
+  const names = [first, ...others];
   const wrong = (reason: string): TierkvError =>
     new TierkvError("USAGE", { reason: `${address.slice(0, 100)}: ${reason}` });
-  if (known.includes(address) === isAdded) {
-    const list = known.length === 0 ? "empty" : known.join(", ");
-    throw wrong(`[cluster] ${key} ${isAdded ? "has it already" : "does not have it"} (${list})`);
+  const lists: Partial<Record<RecordClass, string[]>> = {};
+  for (const name of names) {
+    const known = listOf(config, name);
+    const key = `[cluster] ${name}_cold`;
+    if (known.includes(address) === isAdded) {
+      const named = known.length === 0 ? "no vault is named there" : known.join(", ");
+      throw wrong(isAdded ? `${key} names it already` : `it is not in ${key}: ${named}`);
+    }
+    const list = isAdded ? [...known, address] : known.filter((text) => text !== address);
+    if (list.length === 0) {
+      throw wrong(`it is the only one: take ${key} out of ${config.path ?? "the file"}`);
+    }
+    lists[name] = list;
   }
-  const list = isAdded ? [...known, address] : known.filter((text) => text !== address);
-  if (list.length === 0) {
-    throw wrong(`it is the only one: take [cluster] ${key} out of ${config.path ?? "the file"}`);
-  }
-  const written = writeVaults(call, config, { [name]: list });
+  const written = writeVaults(call, config, lists);
   const { path, isDone, problem } = written;
   if (problem !== null) throw problem;
-  const moved = movedShare(known, list, cutOf(name));
-  call.print({ class: name, vaults: list, moved, path, isDone }, [
-    describeWritten(written, { [name]: list }),
+  const before = listOf(config, first);
+  const moved = movedShare(before, lists[first] ?? [], cutOf(first));
+  call.print({ classes: names, vaults: lists[first], moved, path, isDone }, [
+    describeWritten(written, lists),
     ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
-    `about ${showShare(moved)} of all blocks change their owner, where vaults are of one size`,
-    "write the same on all machines, and start running sidecars again",
+    ...(before.length === 0
+      ? []
+      : [
+          `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`,
+        ]),
+    "write the same on all machines of the pool, and start running sidecars again",
   ]);
   return isDone;
 }

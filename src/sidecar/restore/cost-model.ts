@@ -280,7 +280,7 @@ export class CostModel {
       isBeyond: tokens > rates.prefill.longestTokens,
       computeMs: ms(rates.prefill.seconds(0, tokens)),
       restMs: ms(rates.prefill.seconds(boundary, tokens)),
-      loadMs: rates.loadS(loadBytes) * 1000,
+      loadMs: ms(rates.seenLoadS(loadBytes)),
       wireBytes: { kv: wireBytes(missing.kv), ssm: wireBytes(missing.ssm) },
       slots,
     };

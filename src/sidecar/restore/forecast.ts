@@ -10,7 +10,8 @@ export interface Forecast {
   computeMs: number | null;
   /** Computing the tokens behind the last block boundary after a restore, in a step of their own. */
   restMs: number | null;
-  loadMs: number;
+  /** From the arrival of the last block until the engine has copied all; null until it has loaded a few prompts. */
+  loadMs: number | null;
   /** Bytes that vaults would send, by class. */
   wireBytes: Record<RecordClass, number>;
   /** Arena slots that its restore takes. */

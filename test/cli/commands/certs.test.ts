@@ -43,7 +43,7 @@ test("a CA, a server and a client; a vault takes the client, in its role, and no
   };
   const writer = await status("writer", own.cluster);
   expect(writer).toContain(`"address":"${String(address)}","reachable":true`);
-  expect(writer).toContain("role write: Flush needs role admin");
+  expect(writer).toContain("role write, and Flush needs admin");
 
   const again = await init("own", "--role", "admin");
   expect(readFileSync(join(home, "own", "ca.pem"), "utf8")).toBe(ca);

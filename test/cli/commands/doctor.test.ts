@@ -42,6 +42,13 @@ test("prompts longer than any that was computed are marked", () => {
   expect(verdict("m", outlook(all, link(10e9))).join("\n")).not.toContain("*");
 });
 
+test("a forecast without the engine's copying says so", () => {
+  const said = (all: Forecast[]): string => verdict("m", outlook(all, link(10e9))).join("\n");
+  expect(said(FORECAST)).not.toContain("without the engine's copying");
+  const unloaded = FORECAST.map((one) => ({ ...one, loadMs: null }));
+  expect(said(unloaded)).toContain("without the engine's copying, because it has restored fewer");
+});
+
 test("a vault that brings a tenth of what the others of its pool do is named with its weight, until it has it", () => {
   const restore = (median: number): VaultBench["restore"] =>
     ({ wire: { median } }) as VaultBench["restore"];

@@ -75,7 +75,7 @@ test("at a terminal it asks, and a wrong answer names the choices", async () => 
 });
 
 test.each([
-  [["--machine", "engine", "--listen", "10.0.0.1:7"], "--listen is of a vault"],
+  [["--machine", "engine", "--listen", "10.0.0.1:7"], "--listen is the address of a vault"],
   [["--machine", "both"], "--machine both needs --data-dir"],
   [["--machine", "vault", "--data-dir", "here"], "--data-dir here: the path must be absolute"],
   [["--machine", "vault", "--listen", "nowhere"], "--listen"],

@@ -103,7 +103,7 @@ describe("a vault and a join", () => {
     const status = await runProgram(["status", "--json"], { env });
     expect(status.stdout).toContain(`"address":"${address}","reachable":true`);
     const denied = await runProgram(["flush", "--yes"], { env });
-    expect(denied.stdout).toContain("role write: Flush needs role admin");
+    expect(denied.stdout).toContain("role write, and Flush needs admin");
     expect(denied.stdout).toContain("`tierkv invite` prints there with --role admin");
     const own = join(vaultHome, "tierkv.toml");
     writeFileSync(own, `[cluster]\nrole = "cold"\n[vault]\nlisten = "0.0.0.0:${started.port}"\n`);

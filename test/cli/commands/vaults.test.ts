@@ -108,7 +108,7 @@ test("add and remove write this machine's list, say what moves, and refuse what 
   for (const at of [3, 2]) expect((await run("remove", `127.0.0.${at}:1`)).exitCode).toBe(0);
   expect(readFileSync(config, "utf8")).toContain('kv_cold = "127.0.0.1:1" # the first');
   expect((await run("remove", "127.0.0.1:1")).stderr).toMatch(/it is the only one/);
-  expect((await run("remove", "127.0.0.9:1")).stderr).toMatch(/does not have it/);
+  expect((await run("remove", "127.0.0.9:1")).stderr).toMatch(/it is not in \[cluster\] kv_cold: /);
   const far = await run("add", "10.0.0.7:1", "--class", "ssm");
   expect(far.stdout).toMatch(
     /nothing is sent to it before this machine joins it: .*`tierkv invite`/,
@@ -118,6 +118,21 @@ test("add and remove write this machine's list, say what moves, and refuse what 
   const near = await run("add", "127.0.0.7:1", "--class", "ssm");
   expect([near.exitCode, near.stdout.includes("joins it")]).toEqual([0, false]);
   expect(readFileSync(config, "utf8")).toContain('ssm_cold = "127.0.0.7:1"');
+});
+
+test("a vault of both classes is removed from both lists, or from one by its class", async () => {
+  const config = join(testDirectory(), "tierkv.toml");
+  const both = '[cluster]\nkv_cold = ["a:1", "b:1"]\nssm_cold = ["a:1", "b:1"]\n';
+  const remove = async (...more: string[]): Promise<string> => {
+    writeFileSync(config, both);
+    const { stderr } = await runInside(["vaults", "remove", "b:1", ...more, "--config", config]);
+    expect(stderr).toBe("");
+    return readFileSync(config, "utf8");
+  };
+  expect(await remove()).toBe('[cluster]\nkv_cold = "a:1"\nssm_cold = "a:1"\n');
+  expect(await remove("--class", "ssm")).toBe(
+    '[cluster]\nkv_cold = ["a:1", "b:1"]\nssm_cold = "a:1"\n',
+  );
 });
 
 test("a file that cannot be replaced is left alone with the reason, and is not replaced where it says so already", () => {

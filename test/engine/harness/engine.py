@@ -53,12 +53,14 @@ class Engines:
     #: Command prefix of the zygote.
     under: Sequence[str] = ()
 
-    def __init__(self, folder: Path, release: str = NEWEST) -> None:
+    def __init__(self, folder: Path, release: str = NEWEST, shim: Path | None = None) -> None:
+        """`shim`: folder of the package `tierkv` in place of the checkout's."""
         self.folder = folder
         self.release = release
         self.path = str(folder / f"zygote-{release}.sock")
         # `env` keeps our settings out of the test's own process; the folder of `harness` is the module path.
-        paths = os.pathsep.join([str(ROOT / "test/engine"), str(ROOT / "python-shim")])
+        places = [ROOT / "test/engine", *([] if shim is None else [shim]), ROOT / "python-shim"]
+        paths = os.pathsep.join(map(str, places))
         settings = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
         settings.append(f"XDG_STATE_HOME={folder / 'state'}")
         argv = ["env", f"PYTHONPATH={paths}", *settings, python_of(release), "-m", "harness.zygote"]

@@ -46,6 +46,10 @@ class Process:
         self._argv = argv
         self._child: subprocess.Popen[bytes] | None = None
 
+    def becomes(self, program: Path) -> None:
+        """Runs this program with Node from its next start on."""
+        self._argv[1] = str(program)
+
     @property
     def child(self) -> subprocess.Popen[bytes]:
         assert self._child is not None, f"{self.name} was not started"

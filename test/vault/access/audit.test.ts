@@ -53,7 +53,7 @@ test("says who was refused, who flushed, which namespaces came; no secret and no
   await channel.unary(vaultService.Flush, { namespace: NAMESPACE, recordClass: 2 }, OPTIONS);
   await expect(
     channelTo(vault, TOKENS.read).unary(vaultService.Name, name, OPTIONS),
-  ).rejects.toThrow("needs role write");
+  ).rejects.toThrow("needs write");
 
   const lines = linesOf(vault.auditLog);
   const hash = NAMESPACE.toString("hex");

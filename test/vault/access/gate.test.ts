@@ -136,7 +136,7 @@ describe.each(["token", "certificate"] as const)("with the %s of a lesser role",
     const session = connectTo(vault, shown);
     const { status, message, sent } = await rawCall(session, path, shown, BODY_BYTES);
     expect(status).toBe(GrpcStatus.PERMISSION_DENIED);
-    expect(message).toContain(`role ${role}: `);
+    expect(message).toContain(`role ${role}, and `);
     expect(sent).toBeLessThan(UNREAD_BYTES_MAX);
     expect(parsed).toBe(before);
     expect(vault.counter("calls_denied")).toBe(1);
@@ -177,7 +177,7 @@ test.each(["token", "certificate"] as const)(
       unnamed,
       EMPTY_BYTES,
     );
-    expect(denied.message).toContain("role write: Flush needs role admin; join anew");
+    expect(denied.message).toContain("role write, and Flush needs admin; join anew");
     expect(denied.message).toContain("`tierkv invite` prints there with --role admin");
   },
 );
