@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { Visit } from "../../../src/gateway/front/allowance.ts";
 import { Keys } from "../../../src/gateway/front/keys.ts";
-import { Meter } from "../../../src/gateway/front/meter.ts";
+import { AnswerMeter } from "../../../src/base/native.ts";
 import { runInside } from "../../support/command-line.ts";
 import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
@@ -107,7 +107,7 @@ test("F94 tokens of Anthropic's API are counted, which names them otherwise", as
   expect((await ask("a", {}, "/v1/messages")).code).toBe(200);
   const { headers } = await ask("a", {}, "/v1/messages");
   expect(Number(headers["x-ratelimit-remaining-tokens"])).toBeLessThan(320);
-  const meter = new Meter();
+  const meter = new AnswerMeter();
   meter.pass(Buffer.from('data: {"usage":{"input_tokens":9,"output_tokens":0}}\n\n'));
   meter.pass(Buffer.from("data: a\n\ndata: b\n\n"));
   expect(meter.total).toBe(9 + 3);
