@@ -49,7 +49,7 @@ export declare class HttpCore {
   signs(pool: number): number
   /**
    * Sends a request, whose head is a text with a character for each byte; returns its number. `textMost`: the answer is
-   * wanted as one text of at most so many bytes; 0: as it comes.
+   * wanted as one text of at most so many bytes; 0: as it comes. The thread hears of it by `wake`.
    */
   request(pool: number, head: string, body: Uint8Array | undefined | null, hasBody: boolean, textMost: number): number
   /** Asks for the next piece of an answer. */
@@ -59,6 +59,8 @@ export declare class HttpCore {
    * must be open during this call. `meter` counts what passes.
    */
   pass(call: number, client: number, isChunked: boolean, meter?: AnswerMeter | undefined | null): void
+  /** Wakes the thread for the requests, pieces and passings asked for since the last time. */
+  wake(): void
   /** Ends a call, whatever it does; idempotent. */
   abort(call: number): void
 }

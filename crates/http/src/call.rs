@@ -200,17 +200,16 @@ impl Call {
             Stage::Holding => self.deliver_start(news),
             Stage::Begun(true) => self.deliver_piece(news),
             Stage::Begun(false) | Stage::Over => {}
-            Stage::Passing(passing) => match pass(passing, (&mut self.held, &mut self.border), registry, token) {
-                Err(_) => self.passed(Outcome::Gone, registry, news),
-                Ok(false) => {}
-                Ok(true) if self.failure.is_some() => {
-                    self.passed(Outcome::Broken, registry, news);
-                }
-                Ok(true) if self.head.framing.is_over() => {
-                    self.passed(Outcome::Whole, registry, news);
-                }
-                Ok(true) => {}
-            },
+            Stage::Passing(passing) => {
+                let parts = (&mut self.held, &mut self.border);
+                let outcome = match pass(passing, parts, registry, token) {
+                    Err(_) => Outcome::Gone,
+                    Ok(true) if self.failure.is_some() => Outcome::Broken,
+                    Ok(true) if self.head.framing.is_over() => Outcome::Whole,
+                    Ok(_) => return,
+                };
+                self.passed(outcome, registry, news);
+            }
         }
     }
 
@@ -230,7 +229,8 @@ impl Call {
     fn deliver_start(&mut self, news: &mut Vec<News>) {
         let is_whole = self.head.framing.is_over();
         let is_failed = self.failure.is_some();
-        if !is_whole && is_failed && (self.held.is_empty() || matches!(self.want, Want::Text(_))) {
+        let is_text = matches!(self.want, Want::Text(_));
+        if is_failed && (is_text || (!is_whole && self.held.is_empty())) {
             return self.deliver_failure(news);
         }
         if !is_whole && !is_failed && !self.may_begin() {

@@ -144,15 +144,26 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn send(&self, command: Command) {
+    /// Adds a command; the thread hears of it by `wake`.
+    pub fn put(&self, command: Command) {
+        self.lock().commands.push_back(command);
+    }
+
+    /// Wakes the thread where it sleeps with commands.
+    pub fn wake(&self) {
         let mut waiting = self.lock();
-        waiting.commands.push_back(command);
-        let was_asleep = std::mem::take(&mut waiting.is_asleep);
-        drop(waiting);
-        if was_asleep {
-            // A failure leaves the command for the thread's next tick.
+        let is_wanted = waiting.is_asleep && !waiting.commands.is_empty();
+        if is_wanted {
+            waiting.is_asleep = false;
+            drop(waiting);
+            // A failure leaves the commands for the thread's next tick.
             let _ = self.waker.wake();
         }
+    }
+
+    pub fn send(&self, command: Command) {
+        self.put(command);
+        self.wake();
     }
 
     /// Takes all commands; where there are none, the next one wakes the thread.
@@ -184,6 +195,7 @@ impl Client {
     }
 
     /// Makes room for an engine's connections under a new number; returns the count of pieces that come from it.
+    #[must_use]
     pub fn open(&self, pool: u32, address: Address, most: usize) -> Arc<AtomicU64> {
         let signs = Arc::new(AtomicU64::new(0));
         self.queue.send(Command::Open(pool, address, most, Arc::clone(&signs)));
@@ -195,17 +207,23 @@ impl Client {
         self.queue.send(Command::Close(pool));
     }
 
-    /// Sends a request.
+    /// Sends a request, at the next `wake` at the latest.
     pub fn request(&self, asked: Asked) {
-        self.queue.send(Command::Start(Box::new(asked)));
+        self.queue.put(Command::Start(Box::new(asked)));
     }
 
-    /// Asks for the next piece of an answer that has begun.
+    /// Asks for the next piece of an answer that has begun, at the next `wake` at the latest.
     pub fn more(&self, call: CallId) {
-        self.queue.send(Command::More(call));
+        self.queue.put(Command::More(call));
     }
 
-    /// Passes the rest of an answer to a client's socket, in chunks or as it is; `meter` counts what passes.
+    /// Wakes the thread for all that was asked of it. Callers with several requests at once save most of its cost.
+    pub fn wake(&self) {
+        self.queue.wake();
+    }
+
+    /// Passes the rest of an answer to a client's socket, in chunks or as it is, at the next `wake` at the latest; `meter`
+    /// counts what passes.
     pub fn pass(
         &self,
         call: CallId,
@@ -213,7 +231,7 @@ impl Client {
         is_chunked: bool,
         meter: Option<Arc<Mutex<Meter>>>,
     ) {
-        self.queue.send(Command::Pass(call, Passing::new(client, is_chunked, meter)));
+        self.queue.put(Command::Pass(call, Passing::new(client, is_chunked, meter)));
     }
 
     /// Ends a call, whatever it does; no news of it follow. Its connection is closed, so that the engine hears of it.

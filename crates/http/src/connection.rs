@@ -56,10 +56,9 @@ impl Socket {
             Self::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(|_| ())),
         };
         match (error, peer) {
-            (Some(error), _) => Err(error),
             (None, Ok(())) => Ok(true),
             (None, Err(error)) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
-            (None, Err(error)) => Err(error),
+            (Some(error), _) | (None, Err(error)) => Err(error),
         }
     }
 }

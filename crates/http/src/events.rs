@@ -62,9 +62,10 @@ mod tests {
         let text = b": ping\r\n\r\n:\n\ndata: 1\n\n";
         for step in 1..text.len() {
             let mut leading = Leading::default();
-            let first = text.chunks(step).enumerate().find_map(|(at, piece)| {
-                Some(at * step + leading.skip(piece)?)
-            });
+            let first = text
+                .chunks(step)
+                .enumerate()
+                .find_map(|(at, piece)| Some(at * step + leading.skip(piece)?));
             assert_eq!(first, Some(13), "{step}");
         }
     }

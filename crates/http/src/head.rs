@@ -64,6 +64,7 @@ pub fn read(bytes: &[u8], has_body: bool) -> Result<Found, String> {
 
 /// What the fields say of the body and the connection.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each says something else of the answer")]
 struct Said {
     length: Option<u64>,
     coding: Option<bool>,

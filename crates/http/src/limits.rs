@@ -18,13 +18,13 @@ pub const WHOLE_BYTES_MAX: u64 = 256 * 1024;
 pub const JOINED_BYTES_MAX: usize = 16 * 1024;
 
 /// Time for a connection to be made to one address.
-pub const CONNECT: Duration = Duration::from_millis(2_000);
+pub const CONNECT: Duration = Duration::from_secs(2);
 
 /// Time after which a connection without a request is closed; servers keep one for 5 s or longer.
-pub const KEPT_IDLE: Duration = Duration::from_millis(2_000);
+pub const KEPT_IDLE: Duration = Duration::from_secs(2);
 
 /// Time after which a client that takes nothing is given up.
-pub const CLIENT_STALL: Duration = Duration::from_millis(60_000);
+pub const CLIENT_STALL: Duration = Duration::from_secs(60);
 
 /// Interval at which these times are looked at.
 pub const TICK: Duration = Duration::from_millis(500);

@@ -41,7 +41,12 @@ impl ToNapiValue for Bytes {
                 let length = bytes.len().cast_signed();
                 // SAFETY: `env` is JavaScript's own, in its thread; the bytes live until the call has copied them.
                 let status = unsafe {
-                    sys::napi_create_string_latin1(env, bytes.as_ptr().cast(), length, &raw mut made)
+                    sys::napi_create_string_latin1(
+                        env,
+                        bytes.as_ptr().cast(),
+                        length,
+                        &raw mut made,
+                    )
                 };
                 if status == sys::Status::napi_ok {
                     return Ok(made);
@@ -170,7 +175,8 @@ impl HttpCore {
                     tell.call(news, ThreadsafeFunctionCallMode::NonBlocking);
                 }
             });
-            let client = client.map_err(|error| Error::bad_argument(format!("a thread: {error}")))?;
+            let client =
+                client.map_err(|error| Error::bad_argument(format!("a thread: {error}")))?;
             Ok(Self { client, pools: Mutex::default(), last: AtomicU32::new(0) })
         })
     }
@@ -210,7 +216,7 @@ impl HttpCore {
     }
 
     /// Sends a request, whose head is a text with a character for each byte; returns its number. `textMost`: the answer is
-    /// wanted as one text of at most so many bytes; 0: as it comes.
+    /// wanted as one text of at most so many bytes; 0: as it comes. The thread hears of it by `wake`.
     #[napi]
     pub fn request(
         &self,
@@ -256,6 +262,12 @@ impl HttpCore {
             self.client.pass(call, client, is_chunked, meter);
             Ok(())
         })
+    }
+
+    /// Wakes the thread for the requests, pieces and passings asked for since the last time.
+    #[napi]
+    pub fn wake(&self) {
+        self.client.wake();
     }
 
     /// Ends a call, whatever it does; idempotent.

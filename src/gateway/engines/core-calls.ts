@@ -31,8 +31,20 @@ class Hub {
   readonly core: HttpCore;
   readonly receivers = new Map<number, Receiver>();
 
+  #isWaking = false;
+
   constructor() {
     this.core = new HttpCore((call, ...news) => this.receivers.get(call)?.take(...news));
+  }
+
+  /** Wakes the core once for all that this turn of JavaScript's loop asks of it. */
+  wake(): void {
+    if (this.#isWaking) return;
+    this.#isWaking = true;
+    setImmediate(() => {
+      this.#isWaking = false;
+      this.core.wake();
+    });
   }
 }
 
@@ -178,6 +190,7 @@ export class CoreCalls implements Calls {
     const head = this.#headOf(request, body?.length ?? 0);
     const { core } = this.#hub;
     const id = core.request(this.#pool, head, body, method !== "HEAD", most ?? 0);
+    this.#hub.wake();
     this.#open += 1;
     return new Call(this.#hub, id, request, hear, () => this.#ended());
   }
@@ -259,6 +272,7 @@ class CoreAnswer implements EngineAnswer {
       if (call.isOver) return fail(null);
       try {
         call.hub.core.pass(call.id, descriptor, isChunked, meter);
+        call.hub.wake();
       } catch (error) {
         // The client's socket has gone meanwhile.
         call.abort(toTierkvError(error));
@@ -266,7 +280,10 @@ class CoreAnswer implements EngineAnswer {
     });
 
   drop(): void {
-    this.#call.hearBy(() => {}, () => {});
+    this.#call.hearBy(
+      () => {},
+      () => {},
+    );
     this.#call.abort(null);
   }
 }
@@ -304,11 +321,15 @@ class CoreBody extends Readable {
     if (this.#isAsked || this.#call.isOver) return;
     this.#isAsked = true;
     this.#call.hub.core.more(this.#call.id);
+    this.#call.hub.wake();
   }
 
   override _destroy(error: Error | null, done: (error: Error | null) => void): void {
     if (this.#failure === null) {
-      this.#call.hearBy(() => {}, () => {});
+      this.#call.hearBy(
+        () => {},
+        () => {},
+      );
       this.#call.abort(null);
     }
     done(error);

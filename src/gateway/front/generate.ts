@@ -153,10 +153,7 @@ function ask(
 }
 
 /** Yields tokens until `[DONE]`; throws where the answer ends before it. */
-async function* eventsOf(
-  answer: EngineAnswer,
-  visit: Visit | null,
-): AsyncGenerator<Told> {
+async function* eventsOf(answer: EngineAnswer, visit: Visit | null): AsyncGenerator<Told> {
   let pending = "";
   for await (const chunk of answer.body().setEncoding("utf8") as AsyncIterable<string>) {
     pending += chunk;
