@@ -5,6 +5,7 @@ import { toTierkvError } from "../../base/errors.ts";
 import { unixPath } from "../../base/hosts.ts";
 import { HttpCore } from "../../base/native.ts";
 import type { Calls, EngineAnswer, EngineRequest, EngineText, Passed, Taker } from "./calls.ts";
+import type { Abortable } from "./ending.ts";
 
 /** Kinds of news, as `crates/node/src/http.rs` numbers them. */
 const BEGUN = 0;
@@ -67,29 +68,30 @@ type Most = number | null;
 class Call implements Receiver {
   readonly #hub: Hub;
   readonly #id: number;
-  readonly #request: EngineRequest;
+  /** Nothing else of the request is kept, because an answer may take an hour and a body be long. */
+  readonly #signal: Abortable | null;
   readonly #onEnd: () => void;
   /** Hears of what comes next: at first of the beginning, then of pieces or of the end of passing. */
   #hear: (...news: News) => void;
   #fail: (error: unknown) => void;
   #isOver = false;
-  readonly #onAbort = (): void => this.abort(this.#request.signal?.reason);
+  readonly #onAbort = (): void => this.abort(this.#signal?.reason);
 
   constructor(
     hub: Hub,
     id: number,
-    request: EngineRequest,
+    signal: Abortable | null,
     hear: { hear: (...news: News) => void; fail: (error: unknown) => void },
     onEnd: () => void,
   ) {
     this.#hub = hub;
     this.#id = id;
-    this.#request = request;
+    this.#signal = signal;
     this.#hear = hear.hear;
     this.#fail = hear.fail;
     this.#onEnd = onEnd;
     hub.receivers.set(id, this);
-    request.signal?.addEventListener("abort", this.#onAbort);
+    signal?.addEventListener("abort", this.#onAbort);
   }
 
   get isOver(): boolean {
@@ -128,7 +130,7 @@ class Call implements Receiver {
   #end(): void {
     this.#isOver = true;
     this.#hub.receivers.delete(this.#id);
-    this.#request.signal?.removeEventListener("abort", this.#onAbort);
+    this.#signal?.removeEventListener("abort", this.#onAbort);
     this.#onEnd();
   }
 }
@@ -172,7 +174,7 @@ export class CoreCalls implements Calls {
       const fail = (error: unknown): void => {
         const isLong = error instanceof CallError && error.code === "EMSGSIZE";
         if (isLong) resolve({ statusCode: 0, text: null });
-        else reject(error);
+        else reject(errorOf(error));
       };
       this.#start(request, most, { hear, fail });
     });
@@ -192,7 +194,7 @@ export class CoreCalls implements Calls {
     const id = core.request(this.#pool, head, body, method !== "HEAD", most ?? 0);
     this.#hub.wake();
     this.#open += 1;
-    return new Call(this.#hub, id, request, hear, () => this.#ended());
+    return new Call(this.#hub, id, signal ?? null, hear, () => this.#ended());
   }
 
   #headOf({ method, path, headers = [] }: EngineRequest, length: number): string {
@@ -303,7 +305,7 @@ class CoreBody extends Readable {
         if (piece.length > 0) this.push(piece);
         if (kind === LAST) this.push(null);
         // A piece of no bytes would otherwise end the asking.
-        else if (piece.length === 0) this._read();
+        else if (piece.length === 0) this.#ask();
       },
       (error) => this.#break(error),
     );
@@ -314,10 +316,14 @@ class CoreBody extends Readable {
 
   #break(error: unknown): void {
     this.#failure = error;
-    this.destroy(error instanceof Error ? error : new Error(String(error)));
+    this.destroy(errorOf(error));
   }
 
   override _read(): void {
+    this.#ask();
+  }
+
+  #ask(): void {
     if (this.#isAsked || this.#call.isOver) return;
     this.#isAsked = true;
     this.#call.hub.core.more(this.#call.id);
@@ -336,6 +342,9 @@ class CoreBody extends Readable {
   }
 }
 
+const errorOf = (error: unknown): Error =>
+  error instanceof Error ? error : new Error(String(error));
+
 /** Reads `name\nvalue\nname\nvalue`, names in lower case. */
 function headersIn(text: string): IncomingHttpHeaders {
   const headers: Record<string, string | string[]> = {};
@@ -344,7 +353,7 @@ function headersIn(text: string): IncomingHttpHeaders {
   for (let at = 0; at + 1 < parts.length; at += 2) {
     const [name = "", value = ""] = [parts[at], parts[at + 1]];
     const { [name]: before } = headers;
-    if (name === "set-cookie") headers[name] = [...(before ?? []), value];
+    if (name === "set-cookie") headers[name] = Array.isArray(before) ? [...before, value] : [value];
     else headers[name] = before === undefined ? value : `${String(before)}, ${value}`;
   }
   return headers;

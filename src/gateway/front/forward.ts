@@ -174,12 +174,10 @@ async function deliver(
   waiting: Waiting,
   to: Forwarding,
 ): Promise<boolean> {
-  const { request, response, target, engine, sent, visit, alive, onBegun } = attempted;
+  const { response, engine, sent, visit, alive } = attempted;
   const { statusCode } = answer;
-  const { headers, bodyOf, isEvents, isRaw } = readable(
-    answer,
-    visit !== null || response.headersSent,
-  );
+  const reading = readable(answer, visit !== null || response.headersSent);
+  const { headers, bodyOf, isEvents } = reading;
   const begin = (): void => {
     waiting.begun();
     begun(attempted, statusCode, isEvents, to);
@@ -190,34 +188,49 @@ async function deliver(
   if (response.headersSent && !isEvents) {
     return await asEvent(bodyOf(), statusCode, attempted, begin);
   }
-  const onFirst = statusCode === 200 ? onBegun : undefined;
+  const { outcome, tokens } = await convey(answer, reading, attempted, begin);
+  if (outcome === "whole" && statusCode === 200 && tokens !== null) sent.answered(tokens);
+  count(outcome, engine, to);
+  return outcome !== "unsent";
+}
+
+/** Whether nothing is left to do with an answer's bytes but to write them. */
+const isPassedOn = (
+  { isWhole, passTo }: EngineAnswer,
+  request: IncomingMessage,
+  response: ServerResponse,
+): boolean => isWhole || (passTo !== null && takes(request, response));
+
+/** Sends an answer's bytes to the client, by the core where it can; returns the tokens that a plain answer reports. */
+async function convey(
+  answer: EngineAnswer,
+  { bodyOf, isEvents, isRaw }: Reading,
+  { request, response, target, engine, visit, onBegun }: Attempt,
+  begin: () => void,
+): Promise<{ outcome: Outcome; tokens: number | null }> {
+  const onFirst = answer.statusCode === 200 ? onBegun : undefined;
   const hear = (chunk: Buffer): void => {
     visit?.meter.pass(chunk);
     onFirst?.(engine, chunk);
   };
   const broken = isEvents ? brokenEvent(dialectOf(target)) : null;
-  let outcome: Outcome;
-  let { tokens } = answer;
-  const isPassed = answer.isWhole || (answer.passTo !== null && takes(request, response));
-  if (isRaw && isPassed) {
-    const passing = { begin, hear: visit === null && onFirst === undefined ? null : hear };
-    outcome = await passOn(answer, response, broken, visit?.meter ?? null, passing);
-  } else {
-    const meter = isEvents ? null : new AnswerMeter();
-    let isFirst = true;
-    const pass = (chunk: Buffer): void => {
-      engine.noteSign();
-      meter?.pass(chunk);
-      if (isFirst) hear(chunk);
-      else visit?.meter.pass(chunk);
-      isFirst = false;
-    };
-    outcome = await pump(bodyOf(), response, broken, { begin, pass });
-    tokens = meter?.answer ?? null;
+  if (isRaw && isPassedOn(answer, request, response)) {
+    const isHeard = visit !== null || onFirst !== undefined;
+    const passing = { begin, hear: isHeard ? hear : null };
+    const outcome = await passOn(answer, response, broken, visit?.meter ?? null, passing);
+    return { outcome, tokens: answer.tokens };
   }
-  if (outcome === "whole" && statusCode === 200 && tokens !== null) sent.answered(tokens);
-  count(outcome, engine, to);
-  return outcome !== "unsent";
+  const meter = isEvents ? null : new AnswerMeter();
+  let isFirst = true;
+  const pass = (chunk: Buffer): void => {
+    engine.noteSign();
+    meter?.pass(chunk);
+    if (isFirst) hear(chunk);
+    else visit?.meter.pass(chunk);
+    isFirst = false;
+  };
+  const outcome = await pump(bodyOf(), response, broken, { begin, pass });
+  return { outcome, tokens: meter?.answer ?? null };
 }
 
 /** Counts an answer's first byte. */
@@ -257,7 +270,7 @@ interface Reading {
 /** Decodes an answer that the gateway has to read: a stream of events, or where `isRead`. */
 function readable(answer: EngineAnswer, isRead: boolean): Reading {
   const { headers } = answer;
-  const isStream = String(headers["content-type"] ?? "").startsWith("text/event-stream");
+  const isStream = headers["content-type"]?.startsWith("text/event-stream") === true;
   if (!isEncoded(headers) || !(isStream || isRead)) {
     const isEvents = isStream && !isEncoded(headers);
     return { headers, bodyOf: () => answer.body(), isEvents, isRaw: true };
