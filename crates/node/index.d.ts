@@ -9,6 +9,19 @@
  */
 export declare const __napiBindingTarget: 'native' | 'wasm32-wasi' | 'wasm32-wasip1'
 
+/** Counts an answer's tokens as it passes. */
+export declare class AnswerMeter {
+  constructor()
+  /** Hears of bytes that pass. */
+  pass(bytes: Uint8Array): void
+  /** Tokens of prompt and answer, as last reported; null: not reported. */
+  get total(): number | null
+  /** Tokens of the answer, as last reported; null: not reported. */
+  get answer(): number | null
+  /** Events so far. */
+  get events(): number
+}
+
 /** Goodput of one direction of a link, in bytes per second over all transfers. */
 export declare class Goodput {
   constructor()
@@ -22,6 +35,34 @@ export declare class Goodput {
   rate(prior?: number | undefined | null): number | null
   /** Milliseconds since the last measurement; null before the first. */
   idleMs(): number | null
+}
+
+/** A thread with connections to engines. */
+export declare class HttpCore {
+  /** Starts the thread. `onNews` is called with each news: call, kind, status, text, body, and a number. */
+  constructor(onNews: (call: number, kind: number, status: number, text: string, body: string | Buffer, count: number) => void)
+  /** Makes room for connections to an engine, `host:port` or `unix:/path`, at most so many; returns their number. */
+  open(address: string, most: number): number
+  /** Ends an engine's connections, and fails its calls; idempotent. */
+  close(pool: number): void
+  /** Pieces of answers that came from an engine. */
+  signs(pool: number): number
+  /**
+   * Sends a request, whose head is a text with a character for each byte; returns its number. `textMost`: the answer is
+   * wanted as one text of at most so many bytes; 0: as it comes. The thread hears of it by `wake`.
+   */
+  request(pool: number, head: string, body: Uint8Array | undefined | null, hasBody: boolean, textMost: number): number
+  /** Asks for the next piece of an answer. */
+  more(call: number): void
+  /**
+   * Passes the rest of an answer to a client's socket, in chunks or as it is. The descriptor stays the caller's, and
+   * must be open during this call. `meter` counts what passes.
+   */
+  pass(call: number, client: number, isChunked: boolean, meter?: AnswerMeter | undefined | null): void
+  /** Wakes the thread for the requests, pieces and passings asked for since the last time. */
+  wake(): void
+  /** Ends a call, whatever it does; idempotent. */
+  abort(call: number): void
 }
 
 /** Which engine holds which block, as their events report. */

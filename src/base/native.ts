@@ -258,3 +258,8 @@ export type IndexCore = core.IndexCore;
 export const hashRoot: Core["hashRoot"] = coded(loaded.hashRoot);
 export const hashBlocks: Core["hashBlocks"] = coded(loaded.hashBlocks);
 export const nameBlocks: Core["nameBlocks"] = coded(loaded.nameBlocks);
+
+export const HttpCore: Core["HttpCore"] = loaded.HttpCore;
+export type HttpCore = core.HttpCore;
+export const AnswerMeter: Core["AnswerMeter"] = loaded.AnswerMeter;
+export type AnswerMeter = core.AnswerMeter;

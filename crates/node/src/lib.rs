@@ -13,6 +13,7 @@ mod ffi;
 mod folder;
 mod geometry;
 mod goodput;
+mod http;
 mod ids;
 mod inbox;
 mod info;

@@ -2,6 +2,8 @@
 import { unixPath } from "../../base/hosts.ts";
 
 export interface EngineAccess {
+  /** Whether engines are reached over TLS. */
+  readonly isSecure: boolean;
   /** Returns the address of an engine's server. */
   urlOf(name: string): string;
   /** Headers of the gateway's own requests, and of clients' requests where the gateway has keys of its own. */
@@ -16,6 +18,7 @@ export const OPEN: EngineAccess = accessWith(null, null);
 /** `key`: the engines' API key; `ca`: PEM of the authority of their certificates; null: none. */
 export function accessWith(key: string | null, ca: string | null): EngineAccess {
   return {
+    isSecure: ca !== null,
     // A socket has no host, but HTTP and a certificate name one.
     urlOf: (name) =>
       `${ca === null ? "http" : "https"}://${unixPath(name) === null ? name : "localhost"}`,

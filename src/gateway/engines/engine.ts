@@ -1,16 +1,13 @@
 // Owns one engine as the gateway sees it: its connections, its health, its models, and its requests in flight.
-import { Pool } from "undici";
-import type { Dispatcher } from "undici";
-import {
-  GATEWAY_CONNECT_MS,
-  GATEWAY_KEEPALIVE_MS,
-  GATEWAY_SIDE_CONNECTIONS,
-} from "../../base/limits/gateway.ts";
+import { GATEWAY_SIDE_CONNECTIONS } from "../../base/limits/gateway.ts";
 import { nowMs } from "../../base/time.ts";
 import { OPEN } from "./access.ts";
 import type { EngineAccess } from "./access.ts";
+import type { Calls, EngineAnswer, EngineRequest, EngineText } from "./calls.ts";
+import { CoreCalls } from "./core-calls.ts";
 import { Ending } from "./ending.ts";
 import type { Abortable } from "./ending.ts";
+import { UndiciCalls } from "./undici-calls.ts";
 
 /** One entry of an engine's `/v1/models`, passed on unchanged. */
 export interface Model {
@@ -72,7 +69,7 @@ export class Engine {
   readonly name: string;
   /** Places the engine on the hash ring: the id it registered with, else its name. */
   readonly id: string;
-  readonly pool: Pool;
+  readonly calls: Calls;
   readonly access: EngineAccess;
   readonly #inFlightMax: number;
   /** Paths that the engine does not serve, as far as they were asked: a handful of our own. */
@@ -86,8 +83,7 @@ export class Engine {
   /** Until then the engine computes nothing for others, because its last such prompt was not handed over. */
   handsOverFromMs = 0;
   inFlight = 0;
-  /** Grows with each sign that the engine's core works: a piece of an answer, or an event. */
-  signs = 0;
+  #signs = 0;
   /** Requests whose connection the engine has broken. */
   breaks = 0;
   /** Publishers of the engine, one or one for each rank, whose events come and are complete. */
@@ -100,16 +96,17 @@ export class Engine {
     this.access = access;
     this.id = id;
     this.#inFlightMax = inFlightMax;
-    this.pool = new Pool(access.urlOf(name), {
-      connections: inFlightMax + GATEWAY_SIDE_CONNECTIONS,
-      pipelining: 1,
-      connect: { timeout: GATEWAY_CONNECT_MS, ...access.connectTo(name) },
-      // A long prompt may take an hour. Health checks end what waits at an engine that does not answer.
-      headersTimeout: 0,
-      bodyTimeout: 0,
-      keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
-      keepAliveMaxTimeout: GATEWAY_KEEPALIVE_MS,
-    });
+    const most = inFlightMax + GATEWAY_SIDE_CONNECTIONS;
+    this.calls = access.isSecure ? new UndiciCalls(name, most, access) : new CoreCalls(name, most);
+  }
+
+  /** Grows with each sign that the engine's core works: a piece of an answer, or an event. */
+  get signs(): number {
+    return this.#signs + this.calls.signs;
+  }
+
+  noteSign(): void {
+    this.#signs += 1;
   }
 
   /** Whether its events show that it works. */
@@ -183,9 +180,18 @@ export class Engine {
   }
 
   /** Sends a request of the gateway's own, with the engine's key. */
-  ask(options: Omit<Dispatcher.RequestOptions, "origin">): Promise<Dispatcher.ResponseData> {
-    const headers = { ...(options.headers as object), ...this.access.headers };
-    return this.pool.request({ ...options, headers });
+  ask(request: EngineRequest): Promise<EngineAnswer> {
+    return this.calls.request(this.#withKey(request));
+  }
+
+  /** The same, where at most `most` bytes of text are wanted. */
+  askText(request: EngineRequest, most: number): Promise<EngineText> {
+    return this.calls.text(this.#withKey(request), most);
+  }
+
+  #withKey(request: EngineRequest): EngineRequest {
+    const key = Object.entries(this.access.headers).flat();
+    return { ...request, headers: [...(request.headers ?? []), ...key] };
   }
 
   /** Counts a request that is sent now until its first byte. `expectedMs`: predicted time until then; 0: not known. */

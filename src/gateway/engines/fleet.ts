@@ -78,7 +78,7 @@ export class Fleet {
     this.generation += 1;
     this.#wake();
     // Watched until then, so that requests leave it where it stops answering.
-    await engine.pool.close();
+    await engine.calls.close();
     const watch = this.#watches.get(engine);
     this.#watches.delete(engine);
     await watch?.close();
@@ -108,7 +108,7 @@ export class Fleet {
     for (const waiter of this.#waiting.items()) waiter.settle("no_engine");
     const engines = [...this.#watches.keys()];
     await Promise.all([...this.#watches.values()].map((watch) => watch.close()));
-    await Promise.all(engines.map(({ pool }) => pool.destroy()));
+    await Promise.all(engines.map(({ calls }) => calls.destroy()));
   }
 
   /** Returns the models of all engines that answer, each once. */

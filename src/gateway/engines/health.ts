@@ -19,7 +19,9 @@ import { countersIn, Progress } from "./progress.ts";
 /** Error codes of connections that were never made, so that no engine has seen the request. */
 const NOBODY: ReadonlySet<unknown> = new Set([
   "ECONNREFUSED",
+  "ECONNTIMEDOUT",
   "EHOSTUNREACH",
+  "ENETUNREACH",
   "ENOENT",
   "ENOTFOUND",
   "UND_ERR_CONNECT_TIMEOUT",

@@ -2,7 +2,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../base/limits/gateway.ts";
 import { nowMs } from "../../base/time.ts";
-import { textWithin } from "../engines/answer.ts";
 import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
 import type { Abortable } from "../engines/ending.ts";
 import type { Engine } from "../engines/engine.ts";
@@ -72,7 +71,7 @@ export async function computeAhead(
   let failure: Failure = "unserved";
   try {
     handoff = await compute(computed, engine, waiting.signal);
-    engine.signs += 1;
+    engine.noteSign();
   } catch (error) {
     if (!left.aborted) failure = await failureOf(error, engine, waiting, fleet);
   } finally {
@@ -91,15 +90,15 @@ async function compute(
   engine: Engine,
   signal: Abortable,
 ): Promise<{ tokens: number } | null> {
-  const answer = await engine.pool.request({
+  const asked = {
     method: "POST",
     path,
     headers: headersToEngine(request, passage, engine.access),
     body: JSON.stringify(withParams(one, true, {})),
-    signal: Ending.of(signal),
-  });
-  const text = await textWithin(answer.body, GATEWAY_HANDOFF_BYTES_MAX);
-  if (text === null || answer.statusCode !== 200) return null;
+    signal,
+  };
+  const { statusCode, text } = await engine.calls.text(asked, GATEWAY_HANDOFF_BYTES_MAX);
+  if (text === null || statusCode !== 200) return null;
   const { handoff } = fieldsOf(paramsOf(JSON.parse(text))["tierkv"]);
   const { tokens } = fieldsOf(handoff);
   if (typeof tokens === "number" && tokens > 0) return { ...fieldsOf(handoff), tokens };

@@ -1,8 +1,8 @@
 // Owns the limits of one key and what remains: requests and tokens a minute, and requests at once.
 import { GATEWAY_ANSWER_TOKENS_MAX, GATEWAY_RETRY_AFTER_S } from "../../base/limits/gateway.ts";
+import { AnswerMeter } from "../../base/native.ts";
 import { nowMs } from "../../base/time.ts";
 import { fieldsOf } from "./body.ts";
-import { Meter } from "./meter.ts";
 
 const MINUTE_MS = 60_000;
 /** Estimate for a body whose prompt is text, until the engine reports its tokens. */
@@ -147,7 +147,10 @@ export class Allowance {
 /** One request of a key, from its headers to the end of its answer. */
 export class Visit {
   readonly #of: Allowance;
-  readonly #meter = new Meter();
+  /** Counts the answer as it passes. */
+  readonly meter: AnswerMeter = new AnswerMeter();
+  /** Events of an answer that the gateway itself read. */
+  #events = 0;
   #spent = 0;
   #prompt = 0;
   #isOver = false;
@@ -165,14 +168,9 @@ export class Visit {
     return refusal;
   }
 
-  /** Counts a chunk of the answer. */
-  pass(chunk: Buffer): void {
-    this.#meter.pass(chunk);
-  }
-
   /** Counts events of an answer that the gateway itself reads. */
   count(events: number): void {
-    this.#meter.events += events;
+    this.#events += events;
   }
 
   headers(): Record<string, string> {
@@ -183,9 +181,9 @@ export class Visit {
   leave(status: number | null): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    const { total, events } = this.#meter;
+    const { total, events } = this.meter;
     // An error comes before any computing.
-    const unreported = status !== null && status >= 400 ? 0 : this.#prompt + events;
+    const unreported = status !== null && status >= 400 ? 0 : this.#prompt + events + this.#events;
     if (this.#spent > 0) this.#of.settle((total ?? unreported) - this.#spent);
     this.#of.leave();
   }

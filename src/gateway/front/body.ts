@@ -1,14 +1,12 @@
 // Owns reading a request's body whole, within a limit per body and one for all bodies together.
 import type { IncomingMessage } from "node:http";
 import { totalmem } from "node:os";
-import { Readable } from "node:stream";
 import { getHeapStatistics } from "node:v8";
 import {
   GATEWAY_BODIES_BYTES_MAX,
   GATEWAY_BODIES_SHARE,
   GATEWAY_BODY_BYTES_MAX,
   GATEWAY_BODY_COPIES,
-  GATEWAY_BODY_KEPT_BYTES,
   GATEWAY_BODY_PARTS_MAX,
   GATEWAY_FORM_MODEL_CHARS_MAX,
 } from "../../base/limits/gateway.ts";
@@ -73,17 +71,6 @@ export class Held {
     this.#bytes = NO_BYTES;
     if (this.#room > 0) this.#budget.give(this.#room);
     this.#room = 0;
-  }
-
-  /** Returns the body to send; a long one as a stream, which an HTTP client does not keep until the answer ends. */
-  toSend(): Buffer | Readable | null {
-    const bytes = this.#bytes;
-    if (bytes.length <= GATEWAY_BODY_KEPT_BYTES) return bytes.length === 0 ? null : bytes;
-    // Whole from the beginning, so that its length is known.
-    const stream = new Readable({ read: () => {} });
-    stream.push(bytes);
-    stream.push(null);
-    return stream;
   }
 }
 

@@ -1,8 +1,8 @@
 // Owns decoding an engine's answer where the gateway must read it, though it asked for none encoded.
+import type { IncomingHttpHeaders } from "node:http";
 import { pipeline } from "node:stream";
 import type { Duplex, Readable } from "node:stream";
 import * as zlib from "node:zlib";
-import type { Dispatcher } from "undici";
 
 const { createBrotliDecompress, createGunzip, createInflate } = zlib;
 
@@ -17,20 +17,22 @@ const DECODERS: ReadonlyMap<string, (() => Duplex) | undefined> = new Map([
   ["zstd", zstd],
 ]);
 
+/** Whether an answer's bytes are not what the engine wrote. */
+export const isEncoded = ({ "content-encoding": encoding }: IncomingHttpHeaders): boolean =>
+  encoding !== undefined && encoding !== "identity";
+
 /** An answer's headers and body; `isPlain`: its bytes are what the engine wrote. */
 export interface Plain {
-  headers: Dispatcher.ResponseData["headers"];
+  headers: IncomingHttpHeaders;
   body: Readable;
   isPlain: boolean;
 }
 
-/** Decodes an answer as it passes; one in an unknown encoding stays as it is. A damaged one ends with an error. */
+/** Decodes an encoded answer as it passes; one in an unknown encoding stays as it is. A damaged one ends with an error. */
 export function decoded({ headers, body }: Pick<Plain, "headers" | "body">): Plain {
-  const { "content-encoding": encoding, ...others } = headers;
-  if (encoding === undefined || encoding === "identity") return { headers, body, isPlain: true };
+  const { "content-encoding": encoding, "content-length": _length, ...passed } = headers;
   const decoder = DECODERS.get(String(encoding).trim().toLowerCase())?.();
   if (decoder === undefined) return { headers, body, isPlain: false };
-  const { "content-length": _length, ...passed } = others;
   // The reader hears of errors from the decoder.
   return { headers: passed, body: pipeline(body, decoder, () => {}), isPlain: true };
 }

@@ -1,11 +1,12 @@
 // Owns forwarding one request: to the first engine, to the next where that one fails before the first byte, and its answer back.
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
-import type { Dispatcher } from "undici";
 import { GATEWAY_EVENT_TEXT_MAX } from "../../base/limits/gateway.ts";
+import { AnswerMeter } from "../../base/native.ts";
 import { nowMs } from "../../base/time.ts";
 import type { Figures } from "../counts/figures.ts";
 import { textWithin } from "../engines/answer.ts";
+import type { EngineAnswer } from "../engines/calls.ts";
 import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
 import type { Abortable } from "../engines/ending.ts";
 import type { Engine, Waiting } from "../engines/engine.ts";
@@ -15,14 +16,14 @@ import type { Visit } from "./allowance.ts";
 import { Attempts } from "./attempts.ts";
 import type { Held } from "./body.ts";
 import { dialectOf, errorEvent } from "./dialect.ts";
-import { decoded } from "./encoding.ts";
+import { decoded, isEncoded } from "./encoding.ts";
 import type { Plain } from "./encoding.ts";
 import { headersToClient, headersToEngine } from "./headers.ts";
 import type { Passage } from "./headers.ts";
 import { KeepAlive } from "./keep-alive.ts";
 import { failureOf } from "./losses.ts";
 import type { Failure, Losses } from "./losses.ts";
-import { Meter } from "./meter.ts";
+import { passOn, takes } from "./pass-on.ts";
 import { pump } from "./pump.ts";
 import type { Outcome } from "./pump.ts";
 import { brokenEvent, refuseCounted } from "./refusal.ts";
@@ -131,7 +132,7 @@ async function attempt(
   const failed = async (error: unknown): Promise<Failure> =>
     signal.aborted ? "unserved" : await failureOf(error, engine, waiting, fleet);
   try {
-    let answer: Dispatcher.ResponseData;
+    let answer: EngineAnswer;
     try {
       answer = await ask(attempted, engine, waiting.signal);
     } catch (error) {
@@ -140,7 +141,7 @@ async function attempt(
     // The last engine's own refusal says more than ours, such as when to come again.
     if (UNSERVED.has(answer.statusCode) && !isLast) {
       fleet.suspect(engine, null);
-      answer.body.on("error", () => {}).destroy();
+      answer.drop();
       return "unserved";
     }
     return (await deliver(answer, attempted, waiting, to)) ? "served" : await failed(null);
@@ -153,38 +154,30 @@ function ask(
   { request, target, body, passage, sent }: Attempt,
   engine: Engine,
   signal: Abortable,
-): Promise<Dispatcher.ResponseData> {
-  return engine.pool.request({
+): Promise<EngineAnswer> {
+  return engine.calls.request({
     method: request.method ?? "GET",
     path: target,
     headers: [
       ...Object.entries(sent.headers).flat(),
       ...headersToEngine(request, passage, engine.access),
     ],
-    body: body.toSend(),
-    signal: Ending.of(signal),
+    body: body.bytes,
+    signal,
   });
 }
 
 /** Returns false where the engine broke off before the first byte. */
 async function deliver(
-  answer: Dispatcher.ResponseData,
+  answer: EngineAnswer,
   attempted: Attempt,
   waiting: Waiting,
   to: Forwarding,
 ): Promise<boolean> {
-  const { response, target, engine, sent, visit, alive, onBegun } = attempted;
+  const { response, engine, sent, visit, alive } = attempted;
   const { statusCode } = answer;
-  const { headers, body, isEvents } = readable(answer, visit !== null || response.headersSent);
-  const meter = isEvents ? null : new Meter();
-  let isFirst = true;
-  const pass = (chunk: Buffer): void => {
-    engine.signs += 1;
-    visit?.pass(chunk);
-    meter?.pass(chunk);
-    if (isFirst && statusCode === 200) onBegun?.(engine, chunk);
-    isFirst = false;
-  };
+  const reading = readable(answer, visit !== null || response.headersSent);
+  const { headers, bodyOf, isEvents } = reading;
   const begin = (): void => {
     waiting.begun();
     begun(attempted, statusCode, isEvents, to);
@@ -192,13 +185,52 @@ async function deliver(
   };
   // From here on the head must be this answer's own.
   if (!isEvents) alive?.stop();
-  if (response.headersSent && !isEvents) return await asEvent(body, statusCode, attempted, begin);
-  const broken = isEvents ? brokenEvent(dialectOf(target)) : null;
-  const outcome = await pump(body, response, broken, { begin, pass });
-  const tokens = outcome === "whole" && statusCode === 200 ? meter?.answer : null;
-  if (typeof tokens === "number") sent.answered(tokens);
+  if (response.headersSent && !isEvents) {
+    return await asEvent(bodyOf(), statusCode, attempted, begin);
+  }
+  const { outcome, tokens } = await convey(answer, reading, attempted, begin);
+  if (outcome === "whole" && statusCode === 200 && tokens !== null) sent.answered(tokens);
   count(outcome, engine, to);
   return outcome !== "unsent";
+}
+
+/** Whether nothing is left to do with an answer's bytes but to write them. */
+const isPassedOn = (
+  { isWhole, passTo }: EngineAnswer,
+  request: IncomingMessage,
+  response: ServerResponse,
+): boolean => isWhole || (passTo !== null && takes(request, response));
+
+/** Sends an answer's bytes to the client, by the core where it can; returns the tokens that a plain answer reports. */
+async function convey(
+  answer: EngineAnswer,
+  { bodyOf, isEvents, isRaw }: Reading,
+  { request, response, target, engine, visit, onBegun }: Attempt,
+  begin: () => void,
+): Promise<{ outcome: Outcome; tokens: number | null }> {
+  const onFirst = answer.statusCode === 200 ? onBegun : undefined;
+  const hear = (chunk: Buffer): void => {
+    visit?.meter.pass(chunk);
+    onFirst?.(engine, chunk);
+  };
+  const broken = isEvents ? brokenEvent(dialectOf(target)) : null;
+  if (isRaw && isPassedOn(answer, request, response)) {
+    const isHeard = visit !== null || onFirst !== undefined;
+    const passing = { begin, hear: isHeard ? hear : null };
+    const outcome = await passOn(answer, response, broken, visit?.meter ?? null, passing);
+    return { outcome, tokens: answer.tokens };
+  }
+  const meter = isEvents ? null : new AnswerMeter();
+  let isFirst = true;
+  const pass = (chunk: Buffer): void => {
+    engine.noteSign();
+    meter?.pass(chunk);
+    if (isFirst) hear(chunk);
+    else visit?.meter.pass(chunk);
+    isFirst = false;
+  };
+  const outcome = await pump(bodyOf(), response, broken, { begin, pass });
+  return { outcome, tokens: meter?.answer ?? null };
 }
 
 /** Counts an answer's first byte. */
@@ -226,15 +258,26 @@ function headOf(
   };
 }
 
+interface Reading {
+  headers: Plain["headers"];
+  /** Returns the body from its first byte on. */
+  bodyOf: () => Readable;
+  isEvents: boolean;
+  /** Whether the bytes pass as they come. */
+  isRaw: boolean;
+}
+
 /** Decodes an answer that the gateway has to read: a stream of events, or where `isRead`. */
-function readable(
-  answer: Dispatcher.ResponseData,
-  isRead: boolean,
-): Omit<Plain, "isPlain"> & { isEvents: boolean } {
-  const isStream = String(answer.headers["content-type"] ?? "").startsWith("text/event-stream");
-  if (!isStream && !isRead) return { headers: answer.headers, body: answer.body, isEvents: false };
-  const { headers, body, isPlain } = decoded(answer);
-  return { headers, body, isEvents: isStream && isPlain };
+function readable(answer: EngineAnswer, isRead: boolean): Reading {
+  const { headers } = answer;
+  const isStream = headers["content-type"]?.startsWith("text/event-stream") === true;
+  if (!isEncoded(headers) || !(isStream || isRead)) {
+    const isEvents = isStream && !isEncoded(headers);
+    return { headers, bodyOf: () => answer.body(), isEvents, isRaw: true };
+  }
+  const plain = decoded({ headers, body: answer.body() });
+  const isEvents = isStream && plain.isPlain;
+  return { headers: plain.headers, bodyOf: () => plain.body, isEvents, isRaw: false };
 }
 
 function count(outcome: Outcome, engine: Engine, { fleet, figures }: Forwarding): void {

@@ -1,10 +1,10 @@
 // Owns `POST /generate`: streams one sequence token by token from its owner's `/v1/completions`, and never ends a broken answer as whole.
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
-import type { Dispatcher } from "undici";
 import { GATEWAY_CLIENT_STALL_MS, GATEWAY_EVENT_TEXT_MAX } from "../../base/limits/gateway.ts";
 import { nowMs } from "../../base/time.ts";
 import { textWithin } from "../engines/answer.ts";
+import type { EngineAnswer } from "../engines/calls.ts";
 import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
 import type { Abortable } from "../engines/ending.ts";
 import type { Engine, Waiting } from "../engines/engine.ts";
@@ -105,14 +105,14 @@ async function tellUntil(
   try {
     const answer = await ask(engine, { ...asked, tenant }, signal);
     if (answer.statusCode !== 200) {
-      const text = await textWithin(answer.body, GATEWAY_EVENT_TEXT_MAX);
+      const text = await textWithin(answer.body(), GATEWAY_EVENT_TEXT_MAX);
       if (text === null) throw new Error("a refusal without an end");
       if (answer.statusCode >= 500) throw new Error(`it answers ${answer.statusCode}`);
       response.writeHead(answer.statusCode, { "content-type": "application/json" }).end(text);
       return "served";
     }
     for await (const told of eventsOf(answer, visit)) {
-      engine.signs += 1;
+      engine.noteSign();
       waiting.begun();
       await say(telling, told, engine, figures, left);
     }
@@ -138,7 +138,7 @@ function ask(
   engine: Engine,
   { prompt, model_name, max_tokens, temperature, tenant }: Fields,
   signal: Abortable,
-): Promise<Dispatcher.ResponseData> {
+): Promise<EngineAnswer> {
   const model = model_name ?? engine.models[0]?.id;
   const salt = tenant === null ? {} : { cache_salt: tenant };
   const how = { stream: true, return_token_ids: true };
@@ -146,19 +146,16 @@ function ask(
   return engine.ask({
     method: "POST",
     path: "/v1/completions",
-    headers: { "content-type": "application/json" },
+    headers: ["content-type", "application/json"],
     body: JSON.stringify(body),
-    signal: Ending.of(signal),
+    signal,
   });
 }
 
 /** Yields tokens until `[DONE]`; throws where the answer ends before it. */
-async function* eventsOf(
-  { body }: Dispatcher.ResponseData,
-  visit: Visit | null,
-): AsyncGenerator<Told> {
+async function* eventsOf(answer: EngineAnswer, visit: Visit | null): AsyncGenerator<Told> {
   let pending = "";
-  for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
+  for await (const chunk of answer.body().setEncoding("utf8") as AsyncIterable<string>) {
     pending += chunk;
     if (pending.length > GATEWAY_EVENT_TEXT_MAX) throw new Error("an event without an end");
     const events = pending.split("\n\n");

@@ -10,6 +10,7 @@ import type { Logger } from "../../base/log.ts";
 import type { IndexReport, IndexSample } from "../../base/native.ts";
 import { nowMs } from "../../base/time.ts";
 import type { BlockIndex } from "../index/index-of-blocks.ts";
+import type { Tokens } from "../index/index-of-blocks.ts";
 import {
   ALGORITHMS,
   DEFAULT_SEED,
@@ -137,7 +138,7 @@ export class Agreement {
   }
 
   /** Expects the hashes of a prompt on its way there, because the engine may have reported the prompt's first blocks long ago. */
-  async expect(tokens: readonly number[], blockSize: number): Promise<void> {
+  async expect(tokens: Tokens, blockSize: number): Promise<void> {
     const now = nowMs();
     if (this.state !== "learning") return;
     if (now >= this.#expectAgainMs) {

@@ -6,6 +6,7 @@ import {
 } from "../../base/limits/gateway.ts";
 import { hashBlocks, hashRoot } from "../../base/native.ts";
 import { yieldToLoop } from "../../base/time.ts";
+import type { Tokens } from "../index/index-of-blocks.ts";
 
 /** Values of vLLM's `--prefix-caching-hash-algo`; xxhash is left out, because it names no block that engines share. */
 export type Algorithm = "sha256_cbor" | "sha256";
@@ -43,7 +44,7 @@ type How = readonly [Apart, boolean, Tagging];
 function chained(
   { algorithm }: Base,
   parent: Uint8Array,
-  tokens: readonly number[],
+  tokens: Tokens,
   blockSize: number,
   [{ adapter, salt }, isFirst, tagging]: How,
 ): Buffer {
@@ -64,7 +65,7 @@ function chained(
 export function hashOfBlock(
   base: Base,
   parent: Uint8Array,
-  tokens: readonly number[],
+  tokens: Tokens,
   [from, to]: readonly [number, number],
   how: How = [NOT_APART, true, "bare"],
 ): Buffer | null {
@@ -75,7 +76,7 @@ export function hashOfBlock(
 /** Returns the hashes of all full blocks up to `most`, 32 bytes each; yields between slices, so that others are served. */
 export async function hashesOf(
   base: Base,
-  tokens: readonly number[],
+  tokens: Tokens,
   blockSize: number,
   [apart, tagging]: readonly [Apart, Tagging],
   most: number = Infinity,

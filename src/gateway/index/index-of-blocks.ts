@@ -9,6 +9,9 @@ import { IndexCore, nameBlocks } from "../../base/native.ts";
 import type { IndexReport, IndexView } from "../../base/native.ts";
 import { nowMs } from "../../base/time.ts";
 
+/** Token ids of a prompt. */
+export type Tokens = readonly number[] | Uint32Array;
+
 /** Where blocks are: in the engine's own memory, or in vaults from which it can pull them. */
 export type Tier = "gpu" | "vault";
 
@@ -142,7 +145,7 @@ export class BlockIndex {
  * each block, `salt` the first and so all.
  */
 export function namesOf(
-  tokens: readonly number[],
+  tokens: Tokens,
   unit: number,
   everywhere: readonly string[],
   salt: string | null,

@@ -59,7 +59,7 @@ export class Member {
       logger,
       sink: {
         apply: (payload): Failure | null => {
-          this.#engine.signs += 1;
+          this.#engine.noteSign();
           const report = index.apply(holder, payload);
           if (report?.lost === undefined && report !== null) agreement.hear(report);
           return report;

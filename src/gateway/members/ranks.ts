@@ -1,7 +1,6 @@
 // Owns asking one engine how many data-parallel ranks it has: `/kv_event_sources`, which vLLM serves since 0.32.
 import { GATEWAY_RANKS_MS, GATEWAY_RANKS_RETRY_MS } from "../../base/limits/gateway.ts";
 import { withDeadline } from "../../base/time.ts";
-import { textWithin } from "../engines/answer.ts";
 import type { Engine } from "../engines/engine.ts";
 
 const PATH = "/kv_event_sources";
@@ -42,9 +41,8 @@ export class Ranks {
     const { rises } = engine;
     if (!engine.isUp || !this.#isLive() || rises === this.#answeredAt) return;
     try {
-      const asked = engine.ask({ method: "GET", path: PATH });
-      const { statusCode, body } = await withDeadline(asked, GATEWAY_RANKS_MS, `asking ${PATH}`);
-      const text = await textWithin(body, ANSWER_BYTES_MAX);
+      const asked = engine.askText({ method: "GET", path: PATH }, ANSWER_BYTES_MAX);
+      const { statusCode, text } = await withDeadline(asked, GATEWAY_RANKS_MS, `asking ${PATH}`);
       if (this.#isClosed) return;
       // A release without the route has ranks that nobody tells of.
       if (statusCode === 200 && text !== null) this.#onRanks(Math.max(1, ranksIn(text)));

@@ -1,6 +1,7 @@
 // Owns one request that Envoy asks about: takes its head and body, returns an engine or a refusal, and watches the answer.
 import type { ServerDuplexStream } from "@grpc/grpc-js";
 import { GATEWAY_BODY_BYTES_MAX, GATEWAY_PIECE_BYTES } from "../../base/limits/gateway.ts";
+import { AnswerMeter } from "../../base/native.ts";
 import { nowMs } from "../../base/time.ts";
 import { headersSet } from "../../wire/ext-proc.ts";
 import type {
@@ -19,7 +20,6 @@ import type { Forwarding } from "../front/forward.ts";
 import { ofConnection, passes } from "../front/headers.ts";
 import type { Passage } from "../front/headers.ts";
 import type { Keys } from "../front/keys.ts";
-import { Meter } from "../front/meter.ts";
 import { enter, holderOf, isPassed, readingOf } from "../front/reading.ts";
 import type { Holder } from "../front/reading.ts";
 import { bodyOf, headersOf, statusOf } from "../front/refusal.ts";
@@ -61,7 +61,7 @@ export class Exchange {
   #code = 0;
   #isBegun = false;
   #isEvents = false;
-  readonly #meter = new Meter();
+  readonly #meter = new AnswerMeter();
 
   constructor(call: Call, to: Picking, onEnd: () => void) {
     this.#call = call;
@@ -195,8 +195,8 @@ export class Exchange {
   /** Passes a chunk on unchanged, because the gateway only watches for the first token and the end. */
   #passAnswer({ body = Buffer.alloc(0), endOfStream = false }: HttpBody): void {
     if (body.length > 0) this.#begin();
-    if (this.#engine !== null) this.#engine.signs += 1;
-    this.#visit?.pass(body);
+    this.#engine?.noteSign();
+    this.#visit?.meter.pass(body);
     if (!this.#isEvents) this.#meter.pass(body);
     if (endOfStream && !this.#isEvents) this.#answered();
     const streamedResponse = { body, endOfStream };

@@ -5,7 +5,7 @@ import type { Fleet } from "../engines/fleet.ts";
 import { hashesOf } from "../hashes/forms.ts";
 import type { Apart, Base, Tagging } from "../hashes/forms.ts";
 import { namesOf } from "../index/index-of-blocks.ts";
-import type { BlockIndex, View } from "../index/index-of-blocks.ts";
+import type { BlockIndex, Tokens, View } from "../index/index-of-blocks.ts";
 import type { Member } from "../members/member.ts";
 import { promptOf } from "../tokens/prompt.ts";
 import type { Prompt } from "../tokens/prompt.ts";
@@ -127,7 +127,7 @@ export class Knowing {
   }
 
   /** Engines that hash alike share the hashing. */
-  #groups(prompt: Prompt, tokens: readonly number[]): Group[] {
+  #groups(prompt: Prompt, tokens: Tokens): Group[] {
     const { fleet, index, roster } = this.#options;
     const groups = new Map<string, Group>();
     for (const engine of fleet.engines) {
@@ -147,7 +147,7 @@ export class Knowing {
   }
 
   /** Announces the prompt to an agreement, because an engine whose form is still learnt will soon report its hashes. */
-  #expect({ agreement }: Member, apart: Apart, tokens: readonly number[], unit: number): void {
+  #expect({ agreement }: Member, apart: Apart, tokens: Tokens, unit: number): void {
     if (agreement?.state !== "learning" || apart.adapter !== null || apart.salt !== null) return;
     agreement.expect(tokens, unit).catch((error: unknown) => {
       this.#options.logger.warn({ err: error }, "hashes of a prompt cannot be made");
@@ -213,7 +213,7 @@ export class Knowing {
   }
 }
 
-async function viewOf({ form, unit, apart }: Group, tokens: readonly number[]): Promise<View> {
+async function viewOf({ form, unit, apart }: Group, tokens: Tokens): Promise<View> {
   if (form === null) {
     return namesOf(tokens, unit, apart.adapter === null ? [] : [apart.adapter.name], apart.salt);
   }

@@ -1,6 +1,5 @@
 // Owns asking an engine for the tokens of a prompt: of a text or a chat, or of a request that it renders.
 import { GATEWAY_TOKENS_BYTES_MAX } from "../../base/limits/gateway.ts";
-import { textWithin } from "../engines/answer.ts";
 import { Ending } from "../engines/ending.ts";
 import type { Engine } from "../engines/engine.ts";
 
@@ -12,6 +11,8 @@ export interface Question {
 
 /** Statuses of a release or model without that route; 403: vLLM 0.32 without `--enable-scale-out`. */
 const ROUTELESS: ReadonlySet<number> = new Set([403, 404, 405, 501]);
+
+const JSON_TYPE: readonly string[] = ["content-type", "application/json"];
 
 /** Returns null on a time-out, or where the engine gives no tokens. */
 export async function askEngine(
@@ -32,14 +33,8 @@ export async function answerOf(
   const late = new Ending();
   const timer = setTimeout(() => late.abort(new Error("too late")), timeoutMs);
   try {
-    const { statusCode, body } = await engine.ask({
-      method: "POST",
-      path,
-      headers: { "content-type": "application/json" },
-      body: question,
-      signal: Ending.of(late),
-    });
-    const text = await textWithin(body, GATEWAY_TOKENS_BYTES_MAX);
+    const asked = { method: "POST", path, headers: JSON_TYPE, body: question, signal: late };
+    const { statusCode, text } = await engine.askText(asked, GATEWAY_TOKENS_BYTES_MAX);
     if (ROUTELESS.has(statusCode)) engine.noteLack(path);
     if (text === null || statusCode !== 200) return { tokens: null };
     return { tokens: tokensIn(JSON.parse(text)) };

@@ -2,6 +2,7 @@
 import { createHash } from "node:crypto";
 import { GATEWAY_TOKENIZE_CHARS_MIN, GATEWAY_TOKENS_KEPT_MAX } from "../../base/limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
+import type { Tokens } from "../index/index-of-blocks.ts";
 import { askEngine } from "./ask.ts";
 import type { Question } from "./ask.ts";
 import type { OwnTokenizers } from "./own.ts";
@@ -19,7 +20,8 @@ export interface TokenizerOptions {
 /** Remembers the last prompts, up to GATEWAY_TOKENS_KEPT_MAX tokens of them. */
 export class Tokenizer {
   readonly #options: TokenizerOptions;
-  readonly #kept = new Map<string, readonly number[]>();
+  /** In four bytes a token, beside JavaScript's heap. */
+  readonly #kept = new Map<string, Uint32Array>();
   #tokens = 0;
 
   constructor(options: TokenizerOptions) {
@@ -27,7 +29,7 @@ export class Tokenizer {
   }
 
   /** Returns null where the prompt is short, time runs out, or the engine gives no tokens. */
-  async tokensOf(prompt: Prompt, engine: Engine): Promise<readonly number[] | null> {
+  async tokensOf(prompt: Prompt, engine: Engine): Promise<Tokens | null> {
     if (prompt.tokens !== null) return prompt.tokens;
     const { question, salt } = prompt;
     if (question === null || question.body.length < GATEWAY_TOKENIZE_CHARS_MIN) return null;
@@ -48,11 +50,7 @@ export class Tokenizer {
     return tokens;
   }
 
-  async #make(
-    prompt: Prompt,
-    question: Question,
-    engine: Engine,
-  ): Promise<readonly number[] | null> {
+  async #make(prompt: Prompt, question: Question, engine: Engine): Promise<Tokens | null> {
     const { timeoutMs, own, onMade } = this.#options;
     const made = own === null ? null : own.make(prompt, engine, timeoutMs);
     const tokens = await (made ?? askEngine(engine, question, timeoutMs));
@@ -60,9 +58,9 @@ export class Tokenizer {
     return tokens;
   }
 
-  #keep(key: string, tokens: readonly number[]): void {
+  #keep(key: string, tokens: Tokens): void {
     if (this.#kept.has(key) || tokens.length > GATEWAY_TOKENS_KEPT_MAX) return;
-    this.#kept.set(key, tokens);
+    this.#kept.set(key, Uint32Array.from(tokens));
     this.#tokens += tokens.length;
     for (const [oldest, { length }] of this.#kept) {
       if (this.#tokens <= GATEWAY_TOKENS_KEPT_MAX) return;

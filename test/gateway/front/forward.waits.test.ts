@@ -1,5 +1,6 @@
-// Owns the proof that a request waits at a healthy engine without a limit, is kept alive, and leaves an engine that goes down.
 import { expect, test, vi } from "vitest";
+// Owns the proof that a request waits at a healthy engine without a limit, is kept alive, and leaves an engine that goes down.
+import { AnswerMeter } from "../../../src/base/native.ts";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
 
@@ -76,8 +77,7 @@ test("comments of an engine are no beginning and no tokens", async () => {
   engines[0]!.script = [": ping\n\n", ": ping\r\n\r\n", data(0), ": ping\n\n", data(1)];
   const { text } = await complete(url, true);
   expect(text).toBe(`${data(0)}: ping\n\n${data(1)}`);
-  const { Meter } = await import("../../../src/gateway/front/meter.ts");
-  const meter = new Meter();
+  const meter = new AnswerMeter();
   for (const byte of Buffer.from(engines[0]!.script.join(""))) meter.pass(Buffer.from([byte]));
   expect(meter.events).toBe(2);
 });

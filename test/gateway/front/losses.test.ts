@@ -193,11 +193,11 @@ test("events alone show progress, or that there is none", async () => {
   engine.publishers = 1;
   engine.untilBegun(new AbortController().signal);
   const moving = await checked(progress, 50, () => {
-    engine.signs += 1;
+    engine.noteSign();
     return null;
   });
   for (let step = 0; step < 50; step += 1) {
-    engine.signs += 1;
+    engine.noteSign();
     moving.push(...(await checked(progress, 1, () => null)));
   }
   expect(moving.every((told) => told === null)).toBe(true);

@@ -125,7 +125,7 @@ test("a request that finds no room waits until there is some", async () => {
   engine!.gate = new Promise((resolve) => (open = resolve));
   const both = [complete(url, false), complete(url, false)];
   await until(async () => (await call(url, "/metrics")).text.includes("tierkv_gateway_waiting 1"));
-  expect(engine!.asked).toHaveLength(1);
+  await until(() => engine!.asked.length === 1);
   open();
   for (const answer of await Promise.all(both)) expect(answer.code).toBe(200);
   expect(engine!.asked).toHaveLength(2);

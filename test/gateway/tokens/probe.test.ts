@@ -26,7 +26,7 @@ async function probed(
   };
   const engine = new Engine(sim.name, 16);
   onTestFinished(async () => {
-    await engine.pool.destroy();
+    await engine.calls.destroy();
     await sim.kill().catch(() => {});
   });
   const made: Ours["encode"] = (text) => Promise.resolve(ours(text));

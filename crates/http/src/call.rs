@@ -1,0 +1,296 @@
+//! Owns one call: what of its answer has come, what of that was told, and where the rest goes.
+
+use std::io;
+use std::mem;
+
+use mio::{Registry, Token};
+
+use crate::client::{Asked, CallId, News, Outcome, Want};
+use crate::events::{Border, Leading};
+use crate::framing::Framing;
+use crate::head::{self, Found, Head};
+use crate::limits::WHOLE_BYTES_MAX;
+use crate::meter::Meter;
+use crate::pass::Passing;
+
+/// State of a call at its connection.
+#[derive(Debug)]
+enum Stage {
+    /// The answer's head is awaited.
+    Head,
+    /// The head has come, and is held until something of the body has.
+    Holding,
+    /// The answer has begun; whether its next piece was asked for.
+    Begun(bool),
+    Passing(Passing),
+    Over,
+}
+
+/// Why a call ended early.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: &'static str,
+    pub reason: String,
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Self {
+        Self { code: "EPROTO", reason }
+    }
+}
+
+/// One request and its answer.
+#[derive(Debug)]
+pub struct Call {
+    pub id: CallId,
+    pub pool: u32,
+    /// Request line and fields, and the body, until they are sent.
+    pub request: (Vec<u8>, Vec<u8>),
+    has_body: bool,
+    want: Want,
+    stage: Stage,
+    head: Head,
+    /// Bytes of the body that nobody has got yet.
+    held: Vec<u8>,
+    leading: Leading,
+    is_led: bool,
+    border: Border,
+    failure: Option<Failure>,
+}
+
+impl Call {
+    pub fn new(asked: Asked) -> Self {
+        let Asked { call: id, pool, head, body, has_body, want } = asked;
+        let none = Head {
+            status: 0,
+            fields: Vec::new(),
+            framing: Framing::UntilClose,
+            keeps: false,
+            is_events: false,
+        };
+        Self {
+            id,
+            pool,
+            request: (head, body),
+            has_body,
+            want,
+            stage: Stage::Head,
+            head: none,
+            held: Vec::new(),
+            leading: Leading::default(),
+            is_led: false,
+            border: Border::default(),
+            failure: None,
+        }
+    }
+
+    /// Whether bytes of the answer may come now.
+    pub fn wants_more(&self) -> bool {
+        self.failure.is_none()
+            && match &self.stage {
+                Stage::Head | Stage::Holding => true,
+                Stage::Begun(is_asked) => *is_asked,
+                Stage::Passing(passing) => passing.is_free(),
+                Stage::Over => false,
+            }
+    }
+
+    /// Whether all was told of it.
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
+    /// Whether its connection may take another request.
+    pub fn keeps(&self) -> bool {
+        self.head.keeps && self.head.framing.is_over() && self.failure.is_none()
+    }
+
+    /// Takes bytes of the answer, behind those in `input`, which keeps what is not read yet.
+    pub fn receive(&mut self, bytes: &[u8], input: &mut Vec<u8>) -> Result<(), Failure> {
+        if !matches!(self.stage, Stage::Head) {
+            let used = self.take(bytes)?;
+            input.extend_from_slice(&bytes[used..]);
+            return Ok(());
+        }
+        input.extend_from_slice(bytes);
+        let given = mem::take(input);
+        let mut from = 0;
+        loop {
+            match head::read(&given[from..], self.has_body)? {
+                Found::Part => break,
+                Found::Interim(length) => from += length,
+                Found::Whole(head, length) => {
+                    self.head = *head;
+                    self.stage = Stage::Holding;
+                    from += length;
+                    from += self.take(&given[from..])?;
+                    break;
+                }
+            }
+        }
+        input.extend_from_slice(&given[from..]);
+        Ok(())
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
+        let before = self.held.len();
+        let used = self.head.framing.take(bytes, &mut self.held).map_err(String::from)?;
+        if self.head.is_events && !self.is_led {
+            let first = self.leading.skip(&self.held[before..]);
+            self.is_led = first.is_some();
+            let end = first.unwrap_or(self.held.len() - before);
+            self.held.drain(..before + end);
+        }
+        match self.want {
+            Want::Text(most) if self.held.len() > most => {
+                let reason = format!("an answer of more than {most} bytes");
+                Err(Failure { code: "EMSGSIZE", reason })
+            }
+            _ => Ok(used),
+        }
+    }
+
+    /// The connection was closed.
+    pub fn end(&mut self) {
+        match (&self.stage, &self.head.framing) {
+            (Stage::Head, _) => self.fail(lost("the engine closed the connection")),
+            (_, Framing::UntilClose) => self.head.framing = Framing::Length(0),
+            (_, framing) if framing.is_over() => {}
+            _ => self.fail(lost("the engine closed the connection in its answer")),
+        }
+    }
+
+    pub fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    /// Asks for the next piece.
+    pub fn ask(&mut self) {
+        if let Stage::Begun(is_asked) = &mut self.stage {
+            *is_asked = true;
+        }
+    }
+
+    /// Passes the rest on.
+    pub fn pass(&mut self, passing: Passing) {
+        if matches!(self.stage, Stage::Begun(_)) {
+            self.stage = Stage::Passing(passing);
+        }
+    }
+
+    /// Gives up what it passes to.
+    pub fn drop_client(&mut self, registry: &Registry) {
+        if let Stage::Passing(passing) = mem::replace(&mut self.stage, Stage::Over) {
+            passing.close(registry);
+        }
+    }
+
+    /// Ends the call where its client takes nothing for too long.
+    pub fn check_stall(&mut self, registry: &Registry, news: &mut Vec<News>) {
+        let Stage::Passing(passing) = &self.stage else { return };
+        if passing.is_stalled() {
+            self.passed(Outcome::Stalled, registry, news);
+        }
+    }
+
+    /// Tells or passes on what can be.
+    pub fn deliver(&mut self, registry: &Registry, token: Token, news: &mut Vec<News>) {
+        match &mut self.stage {
+            Stage::Head => self.deliver_failure(news),
+            Stage::Holding => self.deliver_start(news),
+            Stage::Begun(true) => self.deliver_piece(news),
+            Stage::Begun(false) | Stage::Over => {}
+            Stage::Passing(passing) => {
+                let parts = (&mut self.held, &mut self.border);
+                let outcome = match pass(passing, parts, registry, token) {
+                    Err(_) => Outcome::Gone,
+                    Ok(true) if self.failure.is_some() => Outcome::Broken,
+                    Ok(true) if self.head.framing.is_over() => Outcome::Whole,
+                    Ok(_) => return,
+                };
+                self.passed(outcome, registry, news);
+            }
+        }
+    }
+
+    fn passed(&mut self, outcome: Outcome, registry: &Registry, news: &mut Vec<News>) {
+        self.drop_client(registry);
+        let is_at_border = self.border.is_at();
+        news.push(News::Passed { call: self.id, outcome, is_at_border });
+    }
+
+    fn deliver_failure(&mut self, news: &mut Vec<News>) {
+        let Some(Failure { code, reason }) = self.failure.take() else { return };
+        self.head.keeps = false;
+        self.stage = Stage::Over;
+        news.push(News::Failed { call: self.id, code, reason });
+    }
+
+    fn deliver_start(&mut self, news: &mut Vec<News>) {
+        let is_whole = self.head.framing.is_over();
+        let is_failed = self.failure.is_some();
+        let is_text = matches!(self.want, Want::Text(_));
+        if is_failed && (is_text || (!is_whole && self.held.is_empty())) {
+            return self.deliver_failure(news);
+        }
+        if !is_whole && !is_failed && !self.may_begin() {
+            return;
+        }
+        let first = mem::take(&mut self.held);
+        if let Want::Text(_) = self.want {
+            self.stage = Stage::Over;
+            let text = String::from_utf8_lossy(&first).into_owned();
+            return news.push(News::Text { call: self.id, status: self.head.status, text });
+        }
+        self.border.pass(&first);
+        let tokens = if is_whole && !self.head.is_events { tokens_of(&first) } else { None };
+        self.stage = if is_whole { Stage::Over } else { Stage::Begun(false) };
+        let (status, fields) = (self.head.status, mem::take(&mut self.head.fields));
+        news.push(News::Began { call: self.id, status, fields, first, is_whole, tokens });
+    }
+
+    /// Whether the first bytes may be told before the last ones have come. A short answer of known length is told once.
+    fn may_begin(&self) -> bool {
+        let is_short = match self.head.framing {
+            Framing::Length(left) => left + self.held.len() as u64 <= WHOLE_BYTES_MAX,
+            _ => false,
+        };
+        let is_awaited = is_short || matches!(self.want, Want::Text(_));
+        !is_awaited && !self.held.is_empty()
+    }
+
+    fn deliver_piece(&mut self, news: &mut Vec<News>) {
+        let is_last = self.head.framing.is_over();
+        if self.held.is_empty() && !is_last {
+            return self.deliver_failure(news);
+        }
+        self.stage = if is_last { Stage::Over } else { Stage::Begun(false) };
+        news.push(News::Piece { call: self.id, bytes: mem::take(&mut self.held), is_last });
+    }
+}
+
+/// Passes on what is held; returns whether the client has taken all.
+fn pass(
+    passing: &mut Passing,
+    (held, border): (&mut Vec<u8>, &mut Border),
+    registry: &Registry,
+    token: Token,
+) -> io::Result<bool> {
+    if passing.is_free() && !held.is_empty() {
+        border.pass(held);
+        passing.put(held);
+        held.clear();
+    }
+    passing.flush(registry, token)?;
+    Ok(passing.is_free())
+}
+
+fn tokens_of(whole: &[u8]) -> Option<u64> {
+    let mut meter = Meter::default();
+    meter.pass(whole);
+    meter.answer
+}
+
+fn lost(reason: &str) -> Failure {
+    Failure { code: "ECONNRESET", reason: reason.into() }
+}

@@ -1,0 +1,19 @@
+//! Owns the list of the client's modules: requests to engines out, answers in, each answer's bytes on to the client's own socket.
+
+mod address;
+mod call;
+mod client;
+mod connection;
+mod events;
+mod framing;
+mod head;
+mod limits;
+mod meter;
+mod pass;
+mod pool;
+mod reactor;
+
+pub use address::Address;
+pub use client::{Asked, Client, News, Outcome, Want};
+pub use limits::{HEAD_BYTES_MAX, PIECE_BYTES, WHOLE_BYTES_MAX};
+pub use meter::Meter;

@@ -1,0 +1,39 @@
+//! Owns the limits of the HTTP client.
+
+use std::time::Duration;
+
+/// Bytes of an answer's head, and of the extensions and trailers of a chunked body.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Header fields of an answer.
+pub const HEADERS_MAX: usize = 256;
+
+/// Bytes read at once, and so of one piece of an answer.
+pub const PIECE_BYTES: usize = 64 * 1024;
+
+/// Bytes of an answer of known length that is awaited whole before anybody hears of it.
+pub const WHOLE_BYTES_MAX: u64 = 256 * 1024;
+
+/// Bytes of a body that is sent in one write with its head.
+pub const JOINED_BYTES_MAX: usize = 16 * 1024;
+
+/// Time for a connection to be made to one address.
+pub const CONNECT: Duration = Duration::from_secs(2);
+
+/// Time after which a connection without a request is closed; servers keep one for 5 s or longer.
+pub const KEPT_IDLE: Duration = Duration::from_secs(2);
+
+/// Time after which a client that takes nothing is given up.
+pub const CLIENT_STALL: Duration = Duration::from_secs(60);
+
+/// Interval at which these times are looked at.
+pub const TICK: Duration = Duration::from_millis(500);
+
+/// Requests that wait for a connection to one engine.
+pub const WAITING_MAX: usize = 65_536;
+
+/// Readiness events taken from the system at once.
+pub const EVENTS_AT_ONCE: usize = 1_024;
+
+/// Names of hosts that are resolved at once, each by a thread.
+pub const RESOLVES_MAX: usize = 32;

@@ -1,0 +1,80 @@
+// Owns requests over TLS, which undici carries: the core's client speaks in the clear.
+import { Readable } from "node:stream";
+import { Pool } from "undici";
+import type { Dispatcher } from "undici";
+import {
+  GATEWAY_BODY_KEPT_BYTES,
+  GATEWAY_CONNECT_MS,
+  GATEWAY_KEEPALIVE_MS,
+} from "../../base/limits/gateway.ts";
+import type { EngineAccess } from "./access.ts";
+import { textWithin } from "./answer.ts";
+import type { Calls, EngineAnswer, EngineRequest, EngineText } from "./calls.ts";
+import { Ending } from "./ending.ts";
+
+export class UndiciCalls implements Calls {
+  readonly #pool: Pool;
+  /** Whoever reads the pieces counts them. */
+  readonly signs = 0;
+
+  constructor(name: string, most: number, access: EngineAccess) {
+    this.#pool = new Pool(access.urlOf(name), {
+      connections: most,
+      pipelining: 1,
+      connect: { timeout: GATEWAY_CONNECT_MS, ...access.connectTo(name) },
+      // A long prompt may take an hour. Health checks end what waits at an engine that does not answer.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
+      keepAliveMaxTimeout: GATEWAY_KEEPALIVE_MS,
+    });
+  }
+
+  async request(request: EngineRequest): Promise<EngineAnswer> {
+    const { statusCode, headers, body } = await this.#send(request);
+    return {
+      statusCode,
+      headers,
+      first: "",
+      isWhole: false,
+      tokens: null,
+      body: () => body,
+      passTo: null,
+      drop: () => void body.on("error", () => {}).destroy(),
+    };
+  }
+
+  async text(request: EngineRequest, most: number): Promise<EngineText> {
+    const { statusCode, body } = await this.#send(request);
+    return { statusCode, text: await textWithin(body, most) };
+  }
+
+  #send(request: EngineRequest): Promise<Dispatcher.ResponseData> {
+    const { method, path, headers = [], body = null, signal } = request;
+    return this.#pool.request({
+      method,
+      path,
+      headers: [...headers],
+      body: body instanceof Buffer ? toSend(body) : body,
+      ...(signal === undefined ? {} : { signal: Ending.of(signal) }),
+    });
+  }
+
+  close(): Promise<void> {
+    return this.#pool.close();
+  }
+
+  destroy(): Promise<void> {
+    return this.#pool.destroy();
+  }
+}
+
+/** Returns a long body as a stream, which undici does not keep until the answer ends. */
+function toSend(bytes: Buffer): Buffer | Readable | null {
+  if (bytes.length <= GATEWAY_BODY_KEPT_BYTES) return bytes.length === 0 ? null : bytes;
+  // Whole from the beginning, so that its length is known.
+  const stream = new Readable({ read: () => {} });
+  stream.push(bytes);
+  stream.push(null);
+  return stream;
+}
