@@ -6,7 +6,7 @@ mod buffer;
 #[cfg(all(loom, test))]
 mod model;
 pub mod pages;
-mod space;
+pub(crate) mod space;
 
 use std::ops::Deref;
 
@@ -114,6 +114,12 @@ impl Pin {
             head.budget.hold(charge(record));
         }
         Self(record.clone())
+    }
+
+    /// Where the record lies in the store's memory, as a client that maps it finds it; `None` for a record that lies elsewhere.
+    #[must_use]
+    pub fn place(&self) -> Option<u64> {
+        self.0.head().budget.space()?.place_of(self.as_ptr())
     }
 
     pub(crate) fn is_of(&self, record: &Stored) -> bool {
