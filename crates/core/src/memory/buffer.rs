@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::allocation::{Allocation, real_bytes, real_bytes_max};
 use super::budget::Budget;
 use super::pages::PAGE;
+use crate::codec::raw::{LINE_BYTES, copy_past_cache};
 use crate::free_list::Memory as _;
 use crate::sync::{AtomicU32, Ordering};
 
@@ -100,6 +101,22 @@ impl RecordBuffer {
         let from = unsafe { self.record().add(range.start) };
         // SAFETY: initialised, and the reference to us is exclusive.
         unsafe { std::slice::from_raw_parts_mut(from.as_ptr(), range.len()) }
+    }
+
+    /// Offset in the record of the first byte that begins a line of the cache.
+    pub(super) fn first_line(&self) -> usize {
+        let address = self.record().addr().get();
+        address.next_multiple_of(LINE_BYTES) - address
+    }
+
+    /// Writes the next bytes of the record, which must begin where those written before end.
+    pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.bytes as usize && at <= self.ready, "fits");
+        // SAFETY: within the allocation, as checked.
+        let target = unsafe { self.record().add(at) };
+        // SAFETY: so many bytes are ours from there, and the reference to us is exclusive.
+        unsafe { copy_past_cache(bytes, target.as_ptr()) };
+        self.ready = self.ready.max(at + bytes.len());
     }
 
     /// The pages around the record, if it was reserved in pages.

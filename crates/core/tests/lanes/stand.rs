@@ -183,7 +183,8 @@ impl Lanes {
         let (tell, outcomes) = channel();
         let sink = move |request, outcome| drop(tell.send((request, outcome)));
         let (down, up) = <(Arc<_>, Arc<_>)>::default();
-        let options = Options { rails, token, lanes, tls, timing, down: Arc::clone(&down), up };
+        let lends = None;
+        let options = Options { rails, token, lanes, tls, timing, down: Arc::clone(&down), up, lends };
         Self { client: Client::open(options, Arc::new(sink)).unwrap(), down, outcomes }
     }
 

@@ -10,9 +10,10 @@ use super::Outcome;
 use super::fetching::FetchRequest;
 use super::storing::{Sending, StoreRequest};
 use crate::error::{Error, Result};
-use crate::lane::frame::Frame;
+use crate::lane::frame::{FETCH_STANDING, Frame};
+use crate::lane::standing::Place;
 use crate::lane::stream::Stream;
-use crate::limits::LANES_STORING_MAX;
+use crate::limits::{LANE_STANDING_BYTES_MAX, LANES_STORING_MAX};
 
 /// Kind of an open request.
 pub enum Request {
@@ -28,6 +29,12 @@ pub struct State {
     pub is_up: bool,
     /// Number of lanes used for fetches in clear; 0: all.
     pub fetching: u16,
+    /// Whether fetched records are read in the vault's memory, and stored ones in ours.
+    pub reads: bool,
+    pub is_read: bool,
+    /// Bytes of our records that the vault has not read yet; and whether a lane waits for room.
+    pub standing_bytes: usize,
+    pub waits_for_room: bool,
     pub lanes: Vec<Arc<dyn Stream>>,
     pub rails: usize,
     /// Rails that ended the session.
@@ -91,12 +98,20 @@ impl State {
             Request::Fetch(fetch) if !fetch.opens_records() => self.fetching,
             _ => frame.code,
         };
-        Frame { request: id, code, ..frame }
+        let item = match request {
+            Request::Fetch(_) if self.reads => FETCH_STANDING,
+            _ => frame.item,
+        };
+        Frame { request: id, code, item, ..frame }
     }
 
     /// Takes the next record for this lane, from the oldest store that has one.
     pub fn claim(&mut self, lane: usize) -> Option<Sending> {
         if lane >= self.storing() {
+            return None;
+        }
+        self.waits_for_room = self.standing_bytes >= LANE_STANDING_BYTES_MAX;
+        if self.waits_for_room {
             return None;
         }
         self.requests.iter_mut().find_map(|(id, open)| match &mut open.request {
@@ -132,9 +147,30 @@ impl State {
         self.end(id, done)
     }
 
+    /// Removes a request. Its records, if any, stand no more.
+    pub fn remove(&mut self, id: u32) -> Option<Open> {
+        let open = self.requests.remove(&id)?;
+        if let Request::Store(store) = &open.request {
+            self.standing_bytes -= store.standing_bytes();
+        }
+        Some(open)
+    }
+
+    /// Names a record to the vault, which reads it where it stands.
+    pub fn name(&mut self, sending: &Sending) -> Option<Place> {
+        let Open { request: Request::Store(store), .. } =
+            self.requests.get_mut(&sending.request()).filter(|_| self.is_read)?
+        else {
+            return None;
+        };
+        let place = sending.place()?;
+        self.standing_bytes += store.stand(sending);
+        Some(place)
+    }
+
     /// Removes an answered request.
     pub fn end(&mut self, id: u32, outcome: Outcome) -> Option<Outcome> {
-        self.requests.remove(&id).map(|_| outcome)
+        self.remove(id).map(|_| outcome)
     }
 }
 
@@ -180,11 +216,11 @@ impl State {
     }
 }
 
-/// Number of lanes for fetches in clear: one per processor, since each lane keeps one busy at both ends, but at least one
-/// per rail. Fetches over TLS use all lanes, because decryption makes the receiving end the slower one.
-pub fn fetching(lanes: &[Arc<dyn Stream>], rails: usize) -> u16 {
+/// Number of lanes for fetches in clear: one per processor, since each lane keeps one busy at both ends (or at ours, where
+/// records are read in the vault's memory), but at least one per rail. Fetches over TLS use all lanes, because decryption makes the receiving end the slower one.
+pub fn fetching(lanes: &[Arc<dyn Stream>], rails: usize, reads: bool) -> u16 {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let is_shared = lanes.first().is_some_and(|lane| lane.is_within_machine());
-    let ours = if is_shared { processors / 2 } else { processors };
+    let ours = if is_shared && !reads { processors / 2 } else { processors };
     u16::try_from(ours.clamp(rails, lanes.len().max(rails))).unwrap_or(u16::MAX)
 }

@@ -1,22 +1,26 @@
 //! Owns one client at a vault: the requests from its lanes, and the answers sent over any free lane.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::fetching::{
-    Claim, Cut, FetchJob, parse_keys, probe_bytes, push_chunk, push_status, status_frame,
-    waited_frame,
+    Claim, Cut, FetchJob, Part, Wanted, parse_keys, probe_bytes, push_chunk, push_status,
+    status_frame, waited_frame,
 };
 use super::reading::ReadRoom;
 use super::requests::{Lane, State};
 use super::spans::Asked;
+use super::standing::Named;
 use super::storing::{Begun, StoreJob, offer_bytes};
 use super::tokens::Right;
 use super::{Inner, error_frame, error_text, spawn};
 use crate::error::{Error, Result};
-use crate::lane::frame::{FRAME_BYTES, Frame, Kind};
+use crate::failpoint::failpoint;
+use crate::lane::frame::{FETCH_STANDING, FRAME_BYTES, Frame, Kind};
+use crate::lane::standing::{Place, parse_places};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader, WriteBatch};
+use crate::lent::Borrowed;
 use crate::limits::{
     LANE_BATCH_FRAMES, LANE_CHUNK_BYTES, LANE_OFFERED_BYTES_MAX, LANE_PROBE_CHUNKS_MAX,
     LANE_STEP_BYTES,
@@ -30,6 +34,8 @@ pub struct Session {
     /// For reads, which do not keep the session.
     pub(super) me: Weak<Self>,
     pub(super) room: Arc<ReadRoom>,
+    /// The client's memory, if it lends it.
+    pub(super) borrowed: OnceLock<Borrowed>,
     state: Mutex<State>,
     /// Signalled when there may be something to send.
     pub(super) wake: Condvar,
@@ -40,6 +46,8 @@ pub struct Session {
 impl Alive for Session {
     fn tick(&self) -> Result<()> {
         self.expire_reads();
+        let stall = self.shared.options.timing.stall;
+        self.state().standing.iter().try_for_each(|standing| standing.check(stall))?;
         let given_up = self.idle_stores()?;
         let idle = self.shared.options.timing.store_idle.as_millis();
         let text = error_text(&format!("no byte of the offered records came for {idle} ms"));
@@ -53,7 +61,8 @@ impl Session {
         let room = ReadRoom::new(&shared.ahead);
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            Self { shared, right, me, room, state: Mutex::default(), wake, taken }
+            let (borrowed, state) = (OnceLock::new(), Mutex::default());
+            Self { shared, right, me, room, borrowed, state, wake, taken }
         })
     }
 
@@ -63,10 +72,11 @@ impl Session {
         state.fetches.len() + state.stores.len()
     }
 
-    /// Lanes that have not sent all they took; a request whose last part they took is under way no more.
+    /// Lanes that have not sent all they took, or whose client has not read it; a request whose last part they took is under way no more.
     pub fn sending(&self) -> usize {
         let state = self.state();
-        state.lanes.len().saturating_sub(state.idle)
+        let unread = state.standing.iter().filter(|standing| standing.count() > 0).count();
+        state.lanes.len().saturating_sub(state.idle).max(unread)
     }
 
     /// Adds a lane with `behind` lanes behind it.
@@ -90,6 +100,7 @@ impl Session {
             state.fetches.clear();
             state.stores.clear();
             state.answers.clear();
+            state.standing.clear();
             (std::mem::take(&mut state.lanes), early)
         };
         self.shared.counts.add("fetches_ended_early", early.0 as u64);
@@ -104,6 +115,7 @@ impl Session {
     /// Serves one lane until the session ends.
     pub fn serve(self: &Arc<Self>, stream: &Arc<dyn Stream>, behind: u16) {
         let lane = Arc::new(Lane::new(stream, behind));
+        self.state().standing.push(Arc::clone(&lane.standing));
         let (session, out) = (Arc::clone(self), Arc::clone(&lane));
         let writer = spawn("tierkv-lane-out", move || session.guarded(|| session.send(&out)));
         match writer {
@@ -131,16 +143,23 @@ impl Session {
 
     fn send(&self, lane: &Lane) -> Result<()> {
         let stall = self.shared.options.timing.stall;
-        let mut batch = WriteBatch::default();
+        let (mut batch, mut named) = (WriteBatch::default(), Named::default());
         loop {
-            self.fill(&mut batch, lane.behind)?;
+            self.fill(&mut batch, &mut named, lane, true)?;
             let _sending = lane.sending.lock().unwrap_or_else(PoisonError::into_inner);
+            named.keep(lane);
             batch.send(&*lane.stream, stall, self)?;
         }
     }
 
-    /// Waits for something to send and takes a batch, answers first.
-    fn fill(&self, batch: &mut WriteBatch, behind: u16) -> Result<()> {
+    /// Takes a batch of what there is to send, answers first; waits for it if asked to.
+    fn fill(
+        &self,
+        batch: &mut WriteBatch,
+        named: &mut Named,
+        lane: &Lane,
+        waits: bool,
+    ) -> Result<()> {
         let mut state = self.state();
         loop {
             state.check()?;
@@ -151,18 +170,21 @@ impl Session {
             }
             let has_room =
                 batch.frames() < LANE_BATCH_FRAMES && batch.body_bytes() <= LANE_CHUNK_BYTES / 2;
-            match has_room.then(|| state.claim(behind)).flatten() {
+            match has_room.then(|| state.claim(lane)).flatten() {
                 Some((request, claim)) => {
-                    if matches!(claim, Claim::Chunk(_)) {
+                    if matches!(claim, Claim::Chunk(_) | Claim::Stand(_)) {
                         // The chunk may have given back the room of its record.
                         self.read_ahead(&mut state);
                     }
                     drop(state);
-                    self.add(batch, request, claim)?;
+                    self.add((batch, named), lane, request, claim)?;
                     state = self.state();
                 }
-                None if batch.frames() > 0 => return Ok(()),
                 None => {
+                    named.push_to(batch);
+                    if batch.frames() > 0 || !waits {
+                        return Ok(());
+                    }
                     state.idle += 1;
                     state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
                     state.idle -= 1;
@@ -171,8 +193,31 @@ impl Session {
         }
     }
 
-    fn add(&self, batch: &mut WriteBatch, request: u32, claim: Claim) -> Result<()> {
+    /// Names further records on a lane whose client has read some, from the thread that reads, because waking another takes longer.
+    fn go_on(&self, lane: &Lane) -> Result<()> {
+        let Ok(_sending) = lane.sending.try_lock() else { return Ok(()) };
+        let (mut batch, mut named) = (WriteBatch::default(), Named::default());
+        self.fill(&mut batch, &mut named, lane, false)?;
+        named.keep(lane);
+        batch.send(&*lane.stream, self.shared.options.timing.stall, self)
+    }
+
+    fn add(
+        &self,
+        (batch, named): (&mut WriteBatch, &mut Named),
+        lane: &Lane,
+        request: u32,
+        claim: Claim,
+    ) -> Result<()> {
         match claim {
+            Claim::Stand(part) => {
+                if !part.waited.is_zero() {
+                    named.push_to(batch);
+                    batch.push(waited_frame(part.waited), None);
+                }
+                self.shared.counts.add(part.counter, part.range.len() as u64);
+                named.push(batch, lane, request, part);
+            }
             Claim::Chunk(part) => {
                 self.shared.counts.add(part.counter, part.range.len() as u64);
                 if !part.waited.is_zero() {
@@ -181,16 +226,29 @@ impl Session {
                 push_chunk(batch, request, part.item, part.pin, part.range);
             }
             Claim::Missing(item) => self.miss(batch, request, item),
-            Claim::Pin(number, item, key) => match self.shared.store.pin_resident(&key) {
-                Some(pin) => {
-                    self.add_first(batch, (request, number), Cut::new(item, Arc::new(pin)));
+            Claim::Pin(Wanted { job, item, key, stands }) => {
+                match self.shared.store.pin_resident(&key) {
+                    Some(pin) if stands && pin.place().is_some() => {
+                        let bytes = pin.len();
+                        self.shared.counts.add("fetched", 1);
+                        self.shared.counts.add("fetched_bytes", bytes as u64);
+                        named.push(batch, lane, request, Part::whole(item, Arc::new(pin)));
+                        let mut state = self.state();
+                        if let Some(open) = state.job(job) {
+                            open.pinned(bytes as u64, None);
+                        }
+                        state.forget_when_over(request);
+                    }
+                    Some(pin) => {
+                        self.add_first(batch, (request, job), Cut::new(item, Arc::new(pin)));
+                    }
+                    None if self.put_off(job, item, &key)? => {}
+                    None => {
+                        self.miss(batch, request, item);
+                        self.state().forget_when_over(request);
+                    }
                 }
-                None if self.put_off(number, item, &key)? => {}
-                None => {
-                    self.miss(batch, request, item);
-                    self.state().forget_when_over(request);
-                }
-            },
+            }
         }
         Ok(())
     }
@@ -228,6 +286,11 @@ impl Session {
                 Kind::Cancel => self.cancel(frame.request),
                 Kind::Probe => self.probe(&frame)?,
                 Kind::Ping => self.answer_at_once(frame, Vec::new(), lane)?,
+                Kind::Read => {
+                    lane.standing.release(frame.item)?;
+                    self.go_on(lane)?;
+                }
+                Kind::Standing => self.copy(&frame, &reader.body(&frame, self)?, lane)?,
                 kind => {
                     let text = format!("the client sent a {kind:?} frame");
                     return Err(Error::lane_failed(text));
@@ -256,6 +319,7 @@ impl Session {
         let span = self.shared.span(Asked::Fetch, body, keys.len());
         let mut job = FetchJob::new(frame.request, namespace, keys.to_vec(), kept).over(lanes);
         job.span = span;
+        job.stands = frame.item == FETCH_STANDING;
         if let Some(number) = self.queue(job) {
             self.scout(number);
         }
@@ -370,28 +434,66 @@ impl Session {
         }
     }
 
+    /// Stores records that stand in the client's memory. What is copied is checked.
+    fn copy(&self, frame: &Frame, body: &[u8], lane: &Lane) -> Result<()> {
+        let lent = self.borrowed.get();
+        let lent = lent.ok_or_else(|| Error::lane_failed("the client has lent no memory"))?;
+        for Place { item, offset, bytes } in parse_places(body) {
+            let record = lent.part(offset, bytes);
+            let record = record.ok_or_else(|| Error::lane_failed("a record beyond what is lent"))?;
+            let frame = Frame { item, record_bytes: bytes, offset: 0, ..*frame };
+            let begun = match self.state().stores.get_mut(&frame.request) {
+                Some(job) => job.begin(&frame),
+                None => Begun::Over,
+            };
+            let status = match begun {
+                Begun::Over => continue,
+                Begun::Plain => return Err(Error::lane_failed("a probe's chunk cannot stand")),
+                Begun::Refused(status) => Some(status),
+                Begun::Receiving(mut reservation) => {
+                    failpoint("lane.copy").map_err(|e| Error::made_to_fail(&e))?;
+                    reservation.copy(record)?;
+                    self.stored(&frame, reservation)?
+                }
+            };
+            self.forget_if_over(&frame);
+            let Some(status) = status else { continue };
+            self.shared.counts.add_outcome(status, bytes);
+            self.answer_at_once(status_frame(frame.request, item, status), Vec::new(), lane)?;
+        }
+        Ok(())
+    }
+
     fn commit(&self, frame: &Frame, reservation: Reservation) -> Result<()> {
-        crate::failpoint::failpoint("lane.received").map_err(|e| Error::made_to_fail(&e))?;
+        let status = self.stored(frame, reservation)?;
+        self.settle(frame, status)
+    }
+
+    /// Checks and stores a whole record; `None` where its offer is no longer open.
+    fn stored(&self, frame: &Frame, reservation: Reservation) -> Result<Option<ItemStatus>> {
+        failpoint("lane.received").map_err(|e| Error::made_to_fail(&e))?;
         let status = reservation.commit_durably();
-        crate::failpoint::failpoint("lane.stored").map_err(|e| Error::made_to_fail(&e))?;
+        failpoint("lane.stored").map_err(|e| Error::made_to_fail(&e))?;
         let is_open = {
             let mut state = self.state();
             state.stores.get_mut(&frame.request).is_some_and(|job| job.stored(frame, status))
         };
-        self.settle(frame, is_open.then_some(status))
+        Ok(is_open.then_some(status))
     }
 
     /// Answers for a settled record, and removes an offer that is over.
     fn settle(&self, frame: &Frame, status: Option<ItemStatus>) -> Result<()> {
-        {
-            let mut state = self.state();
-            if state.stores.get(&frame.request).is_some_and(StoreJob::is_over) {
-                state.stores.remove(&frame.request);
-            }
-        }
+        self.forget_if_over(frame);
         let Some(status) = status else { return Ok(()) };
         self.shared.counts.add_outcome(status, frame.record_bytes);
         self.answer(status_frame(frame.request, frame.item, status), Vec::new())
+    }
+
+    fn forget_if_over(&self, frame: &Frame) {
+        let mut state = self.state();
+        if state.stores.get(&frame.request).is_some_and(StoreJob::is_over) {
+            state.stores.remove(&frame.request);
+        }
     }
 
     /// Removes the offers without progress; returns their requests.
