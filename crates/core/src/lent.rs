@@ -32,9 +32,8 @@ impl Lendable {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses an unused range, and the object has that size.
-        let start = unsafe {
-            mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &self.fd, 0)
-        };
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &self.fd, 0) };
         NonNull::new(start.ok()?)
     }
 
@@ -80,6 +79,15 @@ impl Lendable {
     }
 }
 
+/// Where bytes lie in memory that can be lent.
+#[derive(Debug, Clone, Copy)]
+pub struct LentPlace<'a> {
+    /// Object of the memory.
+    pub lendable: &'a Lendable,
+    /// Offset in it.
+    pub offset: u64,
+}
+
 /// Memory lent by another process, mapped for reading until it is dropped, also when its owner has ended.
 #[derive(Debug)]
 pub struct Borrowed {
@@ -107,9 +115,8 @@ impl Borrowed {
             return Err(io::ErrorKind::Unsupported.into());
         }
         // SAFETY: the kernel chooses an unused range; the object has that size for ever.
-        let start = unsafe {
-            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, fd, 0)
-        }?;
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, fd, 0) }?;
         // Another process's memory has no place in a dump of ours.
         // SAFETY: the mapping is ours, and the advice changes no contents.
         let _ = unsafe { madvise(start, bytes, Advice::LinuxDontDump) };

@@ -17,6 +17,7 @@ pub(crate) use self::buffer::Shape;
 use self::buffer::{RecordBuffer, RecordRef};
 use crate::codec::raw::settle;
 use crate::error::Result;
+use crate::lent::LentPlace;
 use crate::limits::CHECKSUM_SPAN_BYTES;
 use crate::sync::Ordering;
 
@@ -141,9 +142,9 @@ impl Pin {
         Self(record.clone())
     }
 
-    /// Where the record lies in the store's memory, as a client that maps it finds it; `None` for a record that lies elsewhere.
+    /// Where the record lies in memory of the store that can be lent; `None` for a short record.
     #[must_use]
-    pub fn place(&self) -> Option<u64> {
+    pub fn place(&self) -> Option<LentPlace<'_>> {
         self.0.head().budget.space()?.place_of(self.as_ptr())
     }
 

@@ -10,8 +10,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Code, Error, Result};
 use crate::free_list::{FreeList, Memory};
-use crate::lent::Lendable;
-use crate::limits::{POOL_MAPPED_BYTES_MIN, POOL_SPACE_TIMES};
+use crate::lent::{Lendable, LentPlace};
+use crate::limits::{POOL_MAPPED_BYTES_MIN, POOL_SPACE_TIMES, STORE_SPARE_BYTES_MIN};
 use crate::memory::space::Space;
 
 /// A bounded source of buffers. Records of one geometry have one length, so freed buffers fit exactly.
@@ -76,7 +76,9 @@ impl Pool {
             state.live_bytes += bytes;
             state.live_buffers += 1;
         }
-        if let Some(buffer) = self.idle.take(layout_of(bytes)).or_else(|| Buffer::new(bytes, self.space.as_ref())) {
+        if let Some(buffer) =
+            self.idle.take(layout_of(bytes)).or_else(|| Buffer::new(bytes, self.space.as_ref()))
+        {
             return Ok(PooledBuffer { buffer, bytes, pool: Arc::clone(self) });
         }
         let mut state = self.state();
@@ -126,9 +128,14 @@ enum Buffer {
 impl Buffer {
     /// Allocates memory; `None` where the system refuses.
     fn new(bytes: usize, space: Option<&Arc<Space>>) -> Option<Self> {
+        let is_lent = bytes >= STORE_SPARE_BYTES_MIN;
+        if let Some(mapped) =
+            space.filter(|_| is_lent).and_then(|space| Mapped::of_space(bytes, space))
+        {
+            return Some(Self::Mapped(mapped));
+        }
         if bytes >= POOL_MAPPED_BYTES_MIN {
-            let of_space = space.and_then(|space| Mapped::of_space(bytes, space));
-            return of_space.or_else(|| Mapped::new(bytes)).map(Self::Mapped);
+            return Mapped::new(bytes).map(Self::Mapped);
         }
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(bytes).ok()?;
@@ -244,7 +251,7 @@ impl PooledBuffer {
 
     /// Where it lies in the memory that its pool lends; `None` for other memory.
     #[must_use]
-    pub fn place(&self) -> Option<u64> {
+    pub fn place(&self) -> Option<LentPlace<'_>> {
         match &self.buffer {
             Buffer::Mapped(Mapped { space: Some(space), .. }) => space.place_of(self.as_ptr()),
             _ => None,

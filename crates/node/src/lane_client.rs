@@ -83,7 +83,16 @@ pub fn lanes_open(
         let (down, up) = (Arc::clone(&down.0), Arc::clone(&up.0));
         let (token, timing) = (token_of(token)?, Timing::default());
         let rails = rails.into_iter().map(rail).collect::<Result<_>>()?;
-        let options = Options { rails, token, lanes, tls, timing, down, up, lends: Some(Arc::clone(&OUTBOX)) };
+        let options = Options {
+            rails,
+            token,
+            lanes,
+            tls,
+            timing,
+            down,
+            up,
+            lends: Some(Arc::clone(&OUTBOX)),
+        };
         let sink = move |request, outcome| {
             // A call fails only if JavaScript has gone, and then no code waits for it.
             tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);

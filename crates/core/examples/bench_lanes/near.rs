@@ -178,7 +178,8 @@ impl Near {
         let token = token_of(&name);
         let (down, up) = <(Arc<_>, Arc<_>)>::default();
         let rails = vec![address.as_str().into()];
-        let options = Options { rails, token, lanes, tls, timing: Timing::default(), down, up, lends: None };
+        let options =
+            Options { rails, token, lanes, tls, timing: Timing::default(), down, up, lends: None };
         let session = Session { client: Client::open(options, sink).unwrap(), outcomes };
         assert_eq!(session.outcomes.recv().unwrap(), (0, Outcome::Up));
         session

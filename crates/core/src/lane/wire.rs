@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::frame::{FRAME_BYTES, Frame};
 use super::stream::Stream;
 use crate::error::{Error, Result};
+use crate::lent::LentPlace;
 use crate::limits::{
     LANE_HELLO_MS, LANE_SILENT_MS, LANE_STALL_MS, LANE_STEP_BYTES, LANE_STORE_IDLE_MS,
     LANE_TICK_MS, LANE_TOKEN_MS,
@@ -169,8 +170,8 @@ pub trait Bytes: Send + Sync {
     /// The whole memory.
     fn bytes(&self) -> &[u8];
 
-    /// Where it lies in the memory that this process lends; `None` for other memory.
-    fn place(&self) -> Option<u64> {
+    /// Where it lies in memory that can be lent; `None` for other memory.
+    fn place(&self) -> Option<LentPlace<'_>> {
         None
     }
 }

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::pages::PAGE;
-use crate::lent::Lendable;
+use crate::lent::{Lendable, LentPlace};
 
 /// Number of the longest spare runs checked for adjacent empty pages.
 const JOINED_TRIES: usize = 8;
@@ -52,11 +52,11 @@ impl Space {
         self.lendable.as_ref()
     }
 
-    /// Where an address within the memory lies in its object; `None` for another address, or without an object.
-    pub(crate) fn place_of(&self, address: *const u8) -> Option<u64> {
-        self.lendable.as_ref()?;
+    /// Where an address lies in the memory's object; `None` for an address elsewhere, or without an object.
+    pub(crate) fn place_of(&self, address: *const u8) -> Option<LentPlace<'_>> {
+        let lendable = self.lendable.as_ref()?;
         let offset = address.addr().checked_sub(self.start.addr().get())?;
-        (offset < self.bytes).then_some(offset as u64)
+        (offset < self.bytes).then_some(LentPlace { lendable, offset: offset as u64 })
     }
 
     /// Takes pages for `bytes` bytes, and says whether all are zeros; `None` without a free run of that length.

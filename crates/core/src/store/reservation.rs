@@ -82,7 +82,10 @@ impl Reservation {
     pub fn copy(&mut self, record: &[u8]) -> Result<()> {
         let is_whole = (self.progress.filled(), self.progress.rest()) == (0, record.len());
         let Some(memory) = self.memory.as_mut().filter(|_| is_whole) else {
-            return Err(Error::bad_record(format!("it has {} bytes, not as offered", record.len())));
+            return Err(Error::bad_record(format!(
+                "it has {} bytes, not as offered",
+                record.len()
+            )));
         };
         memory.copy(record, |at, part| self.progress.accept(at as u64, part))
     }

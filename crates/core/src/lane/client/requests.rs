@@ -14,6 +14,7 @@ use crate::lane::frame::{FETCH_STANDING, Frame};
 use crate::lane::standing::Place;
 use crate::lane::stream::Stream;
 use crate::limits::{LANE_STANDING_BYTES_MAX, LANES_STORING_MAX};
+use crate::outbox::Outbox;
 
 /// Kind of an open request.
 pub enum Request {
@@ -156,15 +157,13 @@ impl State {
         Some(open)
     }
 
-    /// Names a record to the vault, which reads it where it stands.
-    pub fn name(&mut self, sending: &Sending) -> Option<Place> {
-        let Open { request: Request::Store(store), .. } =
-            self.requests.get_mut(&sending.request()).filter(|_| self.is_read)?
-        else {
-            return None;
-        };
-        let place = sending.place()?;
-        self.standing_bytes += store.stand(sending);
+    /// Names a record of `outbox` to the vault, which reads it where it stands; `None` where its bytes are to be sent.
+    pub fn name(&mut self, sending: &Sending, outbox: Option<&Outbox>) -> Option<Place> {
+        let place = sending.place(outbox.filter(|_| self.is_read)?)?;
+        match self.requests.get_mut(&sending.request()).map(|open| &mut open.request) {
+            Some(Request::Store(store)) => self.standing_bytes += store.stand(sending),
+            _ => return None,
+        }
         Some(place)
     }
 

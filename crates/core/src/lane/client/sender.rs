@@ -78,10 +78,12 @@ impl Session {
             // A record made while its request was given up is discarded, because its slot may soon have another owner.
             let current = sending.take().filter(|sending| state.wants(sending));
             match current.or_else(|| has_room.then(|| state.claim(lane)).flatten()) {
-                Some(current) if has_room && current.is_made() => match state.name(&current) {
-                    Some(place) => push_place(batch, &current, place),
-                    None => *sending = current.push_chunk(batch),
-                },
+                Some(current) if has_room && current.is_made() => {
+                    match state.name(&current, self.options.lends.as_deref()) {
+                        Some(place) => push_place(batch, &current, place),
+                        None => *sending = current.push_chunk(batch),
+                    }
+                }
                 Some(mut current) if has_room => {
                     drop(state);
                     let made = current.make();

@@ -92,7 +92,9 @@ impl Session {
             spawn("tierkv-lane-out", move || session.guarded(|| session.send(lane)))?;
             let session = Arc::clone(self);
             let mut reader = Reader::new(stream, self.options.timing.stall);
-            spawn("tierkv-lane-in", move || session.guarded(|| session.receive(lane, &mut reader)))?;
+            spawn("tierkv-lane-in", move || {
+                session.guarded(|| session.receive(lane, &mut reader))
+            })?;
         }
         Ok(())
     }

@@ -29,7 +29,8 @@ impl Session {
             read += 1;
             let Some(fetch) = self.fetch(frame.request) else { continue };
             let record = lent.part(offset, bytes);
-            let record = record.ok_or_else(|| Error::lane_failed("a record beyond what is lent"))?;
+            let record =
+                record.ok_or_else(|| Error::lane_failed("a record beyond what is lent"))?;
             failpoint("lane.read").map_err(|e| Error::made_to_fail(&e))?;
             let copied = fetch.stands(item, record)?;
             self.note_received();

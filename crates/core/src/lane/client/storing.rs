@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::standing::Place;
 use crate::lane::wire::{Body, Bytes, WriteBatch};
+use crate::lent::LentPlace;
 use crate::limits::{LANE_CHUNK_BYTES, LANE_NO_RECORD_BYTES};
-use crate::outbox::DeferredRecord;
+use crate::outbox::{DeferredRecord, Outbox};
 use crate::pool::PooledBuffer;
 use crate::record::PACKED_KEY_BYTES;
 use crate::store::ItemStatus;
@@ -18,7 +19,7 @@ impl Bytes for PooledBuffer {
         self
     }
 
-    fn place(&self) -> Option<u64> {
+    fn place(&self) -> Option<LentPlace<'_>> {
         PooledBuffer::place(self)
     }
 }
@@ -93,7 +94,15 @@ impl StoreRequest {
     pub fn new(records: Vec<Outgoing>) -> Self {
         let open = records.len();
         let statuses = vec![0; open];
-        Self { statuses, open, records, next: None, bytes: 0, missed: BTreeSet::new(), standing: BTreeMap::new() }
+        Self {
+            statuses,
+            open,
+            records,
+            next: None,
+            bytes: 0,
+            missed: BTreeSet::new(),
+            standing: BTreeMap::new(),
+        }
     }
 
     /// Takes the vault's answer to the offer.
@@ -192,11 +201,13 @@ impl Sending {
         self.record.is_some()
     }
 
-    /// Where the whole record stands in memory that is lent.
-    pub fn place(&self) -> Option<Place> {
+    /// Where the whole record stands in the memory of `outbox`.
+    pub fn place(&self, outbox: &Outbox) -> Option<Place> {
         let record = self.record.as_ref().filter(|_| self.at == 0)?;
+        let place = record.place()?;
+        let is_lent = std::ptr::eq(place.lendable, outbox.lendable()?);
         let bytes = record.bytes().len() as u64;
-        Some(Place { item: self.item, offset: record.place()?, bytes })
+        is_lent.then_some(Place { item: self.item, offset: place.offset, bytes })
     }
 
     /// Encodes the record.

@@ -11,6 +11,7 @@ use super::spans::OpenSpan;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::wire::{Body, Bytes, WriteBatch};
+use crate::lent::LentPlace;
 use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX};
 use crate::record::{HASH_BYTES, Hash, PACKED_KEY_BYTES};
 use crate::store::{ItemStatus, Pin, RecordKey, SlowTier};
@@ -20,7 +21,7 @@ impl Bytes for Pin {
         self
     }
 
-    fn place(&self) -> Option<u64> {
+    fn place(&self) -> Option<LentPlace<'_>> {
         Pin::place(self)
     }
 }

@@ -23,7 +23,12 @@ pub struct Lane {
 
 impl Lane {
     pub fn new(stream: &Arc<dyn Stream>, behind: u16) -> Self {
-        Self { stream: Arc::clone(stream), sending: Mutex::default(), behind, standing: Arc::default() }
+        Self {
+            stream: Arc::clone(stream),
+            sending: Mutex::default(),
+            behind,
+            standing: Arc::default(),
+        }
     }
 }
 
@@ -55,7 +60,10 @@ impl State {
         let has_room = lane.standing.has_room();
         let claim = |job: &mut FetchJob| {
             let may = job.lanes == 0 || lane.behind < job.lanes;
-            (may && (has_room || !job.stands)).then(|| job.claim()).flatten().map(|claim| (job.request, claim))
+            (may && (has_room || !job.stands))
+                .then(|| job.claim())
+                .flatten()
+                .map(|claim| (job.request, claim))
         };
         let claimed = self.fetches.iter_mut().find_map(claim);
         if let Some((request, Claim::Chunk(_) | Claim::Stand(_) | Claim::Missing(_))) = claimed {

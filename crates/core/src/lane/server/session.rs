@@ -440,7 +440,8 @@ impl Session {
         let lent = lent.ok_or_else(|| Error::lane_failed("the client has lent no memory"))?;
         for Place { item, offset, bytes } in parse_places(body) {
             let record = lent.part(offset, bytes);
-            let record = record.ok_or_else(|| Error::lane_failed("a record beyond what is lent"))?;
+            let record =
+                record.ok_or_else(|| Error::lane_failed("a record beyond what is lent"))?;
             let frame = Frame { item, record_bytes: bytes, offset: 0, ..*frame };
             let begun = match self.state().stores.get_mut(&frame.request) {
                 Some(job) => job.begin(&frame),

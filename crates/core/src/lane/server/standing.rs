@@ -40,7 +40,7 @@ impl Named {
             self.request = request;
         }
         let (item, bytes) = (part.item, part.range.len());
-        let Some(offset) = part.pin.place() else { return };
+        let Some(offset) = part.pin.place().map(|place| place.offset) else { return };
         Place { item, offset, bytes: bytes as u64 }.push_to(&mut self.body);
         lane.standing.take(&*part.pin);
         self.records.push(part.pin);
