@@ -67,6 +67,8 @@ pub(super) struct RecordBuffer {
     bytes: u32,
     /// Initialised bytes of the record.
     ready: usize,
+    /// Whether its pages have no memory yet.
+    is_empty: bool,
 }
 
 impl RecordBuffer {
@@ -74,11 +76,11 @@ impl RecordBuffer {
     pub(super) fn new(shape: Shape, budget: &Budget) -> Option<Self> {
         let Shape { start, bytes, layout } = shape;
         if let Some(memory) = budget.spare(layout) {
-            return Some(Self { memory, start, bytes, ready: 0 });
+            return Some(Self { memory, start, bytes, ready: 0, is_empty: false });
         }
         let (memory, are_zeros) = Allocation::new(layout, budget.space())?;
         let ready = if are_zeros { bytes as usize } else { 0 };
-        Some(Self { memory, start, bytes, ready })
+        Some(Self { memory, start, bytes, ready, is_empty: are_zeros })
     }
 
     /// Real memory in bytes: the allocator's usable size and header.
@@ -88,6 +90,7 @@ impl RecordBuffer {
 
     /// Bytes of the record; bytes not written yet are zeros.
     pub(super) fn span(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.populate();
         assert!(range.start <= range.end && range.end <= self.bytes as usize, "fits");
         if self.ready < range.end {
             let more = range.end - self.ready;
@@ -103,6 +106,14 @@ impl RecordBuffer {
         unsafe { std::slice::from_raw_parts_mut(from.as_ptr(), range.len()) }
     }
 
+    /// Gives empty pages their memory in one call, because a fault for each costs more. Not done when they are taken, which
+    /// happens under the store's lock.
+    fn populate(&mut self) {
+        if std::mem::take(&mut self.is_empty) {
+            self.memory.populate();
+        }
+    }
+
     /// Offset in the record of the first byte that begins a line of the cache.
     pub(super) fn first_line(&self) -> usize {
         let address = self.record().addr().get();
@@ -111,6 +122,7 @@ impl RecordBuffer {
 
     /// Writes the next bytes of the record, which must begin where those written before end.
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.populate();
         assert!(at + bytes.len() <= self.bytes as usize && at <= self.ready, "fits");
         // SAFETY: within the allocation, as checked.
         let target = unsafe { self.record().add(at) };
