@@ -165,7 +165,7 @@ mod tests {
         let fd = lendable.for_readers().unwrap();
         let borrowed = Borrowed::map(&fd).unwrap();
         // SAFETY: the mapping is ours and so long.
-        unsafe { start.cast::<u8>().add(4096).write(7) };
+        unsafe { start.cast::<u8>().as_ptr().wrapping_add(4096).write(7) };
         assert_eq!(borrowed.part(4096, 2), Some([7, 0].as_slice()));
         assert!(lendable.empty(4096, 4096));
         assert_eq!(borrowed.part(4096, 1), Some([0].as_slice()));

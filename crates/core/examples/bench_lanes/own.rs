@@ -36,7 +36,7 @@ fn round(
     for (way, session) in sessions {
         near.next_set();
         measure(samples, near, &format!("save{name}{way}"), bytes, |near| {
-            near.save(session, codec)
+            near.save(session, codec);
         });
         measure(samples, near, &format!("restore{name}{way}"), bytes, |near| {
             near.restore(session, codec);

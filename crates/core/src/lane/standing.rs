@@ -122,7 +122,9 @@ mod tests {
         let places = [(0, 0, 1), (7, 1 << 40, 300), (u32::MAX, u64::MAX, 1 << 32)];
         let places = places.map(|(item, offset, bytes)| Place { item, offset, bytes });
         let mut body = Vec::new();
-        places.iter().for_each(|place| place.push_to(&mut body));
+        for place in &places {
+            place.push_to(&mut body);
+        }
         assert_eq!(body.len(), 3 * PLACE_BYTES);
         assert_eq!(parse_places(&body).collect::<Vec<_>>(), places);
     }

@@ -208,7 +208,8 @@ impl Lanes {
         Self::of(rails, token, lanes, timing, tls, lends)
     }
 
-    fn of(
+    /// The same, lending the records of an outbox.
+    pub fn of(
         rails: Vec<Rail>,
         token: Token,
         lanes: u16,
@@ -222,11 +223,6 @@ impl Lanes {
         let options =
             Options { rails, token, lanes, tls, timing, down: Arc::clone(&down), up, lends };
         Self { client: Client::open(options, Arc::new(sink)).unwrap(), down, outcomes }
-    }
-
-    /// A client that lends nothing.
-    pub fn unlent(vault: &Vault, lanes: u16) -> Self {
-        Self::of(vec![vault.address.as_str().into()], vault.token(), lanes, timing(), None, None)
     }
 
     pub fn open(vault: &Vault, lanes: u16) -> Self {

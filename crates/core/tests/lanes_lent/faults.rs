@@ -4,7 +4,6 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{
@@ -112,7 +111,9 @@ impl Peer {
 
     fn name(&mut self, request: u32, places: &[Place]) {
         let mut body = Vec::new();
-        places.iter().for_each(|place| place.push_to(&mut body));
+        for place in places {
+            place.push_to(&mut body);
+        }
         self.send(Frame::new(Kind::Standing, request), &body);
     }
 }
@@ -352,13 +353,18 @@ fn a_client_that_says_it_has_read_more_than_stands_ends_its_session() {
 }
 
 #[test]
-fn a_client_that_lent_nothing_cannot_name_records() {
+fn a_client_that_lent_nothing_gets_bytes_and_cannot_name_records() {
     let vault = Vault::open();
+    let engine = Engine::new(Shape::Strided, 4);
+    assert_eq!(Lanes::open(&vault, 1).store(vec![engine.record(1, Codec::Raw)]), [ACCEPTED]);
     let path = vault.address.strip_prefix("unix:").unwrap();
     let mut client = Peer::new(UnixStream::connect(path).unwrap());
     client.send(hello(0, 1), &vault.token());
     let (welcome, _, lent) = client.next_lent().unwrap();
     assert_eq!((welcome.code, welcome.record_bytes, lent.is_none()), (0, 0, true));
+    let fetch = Frame { item: 1, ..Frame::new(Kind::Fetch, 1) };
+    client.send(fetch, &[&NAMESPACE[..], &key(1)].concat());
+    assert_eq!(client.next_lent().unwrap().0.kind, Kind::Chunk);
     client.name(1, &[Place { item: 0, offset: 0, bytes: 4096 }]);
     client.ended();
 }

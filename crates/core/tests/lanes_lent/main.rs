@@ -6,6 +6,7 @@
 
 #[path = "../support/certificates.rs"]
 mod certificates;
+#[expect(dead_code, reason = "few peers by hand speak here")]
 #[path = "../lanes/link.rs"]
 mod link;
 #[path = "../support/random.rs"]
@@ -18,12 +19,16 @@ const IS_LENT: bool = true;
 
 #[path = "../lanes/deferred.rs"]
 mod deferred;
+#[path = "../lanes/frames.rs"]
+mod frames;
 #[path = "../lanes/sealed.rs"]
 mod sealed;
+#[expect(dead_code, reason = "rates are not measured here")]
 #[path = "../lanes/stand.rs"]
 mod stand;
 #[path = "../lanes/trip.rs"]
 mod trip;
+#[expect(dead_code, reason = "few peers by hand speak here")]
 #[path = "../lanes/wires.rs"]
 mod wires;
 

@@ -61,16 +61,13 @@ fn open_lane(
         hello.offset = rails.len() as u64;
     }
     // A vault that does not take the hello may have sent a reason, which is the better error.
-    let _ = match lent(options, lane, &*stream) {
-        Some(fd) => {
-            let hello = Frame { record_bytes: 1, ..hello };
-            WriteBatch::send_with(&*stream, (hello, token), fd.as_fd(), timing.hello, &dialling)
-        }
-        None => {
-            let mut batch = WriteBatch::default();
-            batch.push_owned(hello, token.to_vec());
-            batch.send(&*stream, timing.hello, &dialling).map(|()| true)
-        }
+    let _ = if let Some(fd) = lent(options, lane, &*stream) {
+        let hello = Frame { record_bytes: 1, ..hello };
+        WriteBatch::send_with(&*stream, (hello, token), fd.as_fd(), timing.hello, &dialling)
+    } else {
+        let mut batch = WriteBatch::default();
+        batch.push_owned(hello, token.to_vec());
+        batch.send(&*stream, timing.hello, &dialling).map(|()| true)
     };
     let mut reader = Reader::new(Arc::clone(&stream), timing.hello);
     let (answer, lent) = reader.first_frame(&dialling)?;

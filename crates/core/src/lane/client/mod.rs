@@ -15,7 +15,7 @@ use std::sync::Arc;
 use self::fetching::FetchRequest;
 pub use self::fetching::{Keep, Kept, Target, Targets};
 pub use self::rails::Rail;
-use self::requests::{Probe, Request};
+use self::requests::{Lent, Probe, Request};
 use self::session::Session;
 use self::storing::StoreRequest;
 pub use self::storing::{Content, Outgoing};
@@ -224,8 +224,8 @@ impl Client {
     /// Whether records of the vault, and ours, are read where they stand.
     #[must_use]
     pub fn lends(&self) -> [bool; 2] {
-        let state = self.session.state();
-        [state.reads, state.is_read]
+        let Lent { reads, is_read, .. } = self.session.state().lent;
+        [reads, is_read]
     }
 
     /// Rails that ended the session or kept it from beginning.

@@ -30,12 +30,8 @@ pub struct State {
     pub is_up: bool,
     /// Number of lanes used for fetches in clear; 0: all.
     pub fetching: u16,
-    /// Whether fetched records are read in the vault's memory, and stored ones in ours.
-    pub reads: bool,
-    pub is_read: bool,
-    /// Bytes of our records that the vault has not read yet; and whether a lane waits for room.
-    pub standing_bytes: usize,
-    pub waits_for_room: bool,
+    /// What the two sides read in each other's memory.
+    pub lent: Lent,
     pub lanes: Vec<Arc<dyn Stream>>,
     pub rails: usize,
     /// Rails that ended the session.
@@ -52,6 +48,19 @@ pub struct State {
     pub receiving: usize,
     /// An end that was not reported yet.
     ended: Option<Ended>,
+}
+
+/// What is read where it stands.
+#[derive(Default)]
+pub struct Lent {
+    /// Whether fetched records are read in the vault's memory.
+    pub reads: bool,
+    /// Whether stored records are read in ours.
+    pub is_read: bool,
+    /// Bytes of our records that the vault has not read yet.
+    pub standing_bytes: usize,
+    /// Whether a lane waits until these are fewer.
+    pub waits: bool,
 }
 
 /// Reason for the end, and the requests that were open.
@@ -100,7 +109,7 @@ impl State {
             _ => frame.code,
         };
         let item = match request {
-            Request::Fetch(_) if self.reads => FETCH_STANDING,
+            Request::Fetch(_) if self.lent.reads => FETCH_STANDING,
             _ => frame.item,
         };
         Frame { request: id, code, item, ..frame }
@@ -111,8 +120,8 @@ impl State {
         if lane >= self.storing() {
             return None;
         }
-        self.waits_for_room = self.standing_bytes >= LANE_STANDING_BYTES_MAX;
-        if self.waits_for_room {
+        self.lent.waits = self.lent.standing_bytes >= LANE_STANDING_BYTES_MAX;
+        if self.lent.waits {
             return None;
         }
         self.requests.iter_mut().find_map(|(id, open)| match &mut open.request {
@@ -152,16 +161,16 @@ impl State {
     pub fn remove(&mut self, id: u32) -> Option<Open> {
         let open = self.requests.remove(&id)?;
         if let Request::Store(store) = &open.request {
-            self.standing_bytes -= store.standing_bytes();
+            self.lent.standing_bytes -= store.standing_bytes();
         }
         Some(open)
     }
 
     /// Names a record of `outbox` to the vault, which reads it where it stands; `None` where its bytes are to be sent.
     pub fn name(&mut self, sending: &Sending, outbox: Option<&Outbox>) -> Option<Place> {
-        let place = sending.place(outbox.filter(|_| self.is_read)?)?;
+        let place = sending.place(outbox.filter(|_| self.lent.is_read)?)?;
         match self.requests.get_mut(&sending.request()).map(|open| &mut open.request) {
-            Some(Request::Store(store)) => self.standing_bytes += store.stand(sending),
+            Some(Request::Store(store)) => self.lent.standing_bytes += store.stand(sending),
             _ => return None,
         }
         Some(place)

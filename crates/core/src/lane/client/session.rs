@@ -76,10 +76,10 @@ impl Session {
             state.check()?;
             state.is_up = true;
             state.rails = self.options.rails.len();
-            state.reads = self.borrowed.get().is_some();
+            state.lent.reads = self.borrowed.get().is_some();
             state.fetching = match self.options.tls {
                 Some(_) => 0,
-                None => fetching(&lanes, state.rails, state.reads),
+                None => fetching(&lanes, state.rails, state.lent.reads),
             };
             state.control = lanes.iter().map(|_| VecDeque::new()).collect();
         }
@@ -93,7 +93,7 @@ impl Session {
             let session = Arc::clone(self);
             let mut reader = Reader::new(stream, self.options.timing.stall);
             spawn("tierkv-lane-in", move || {
-                session.guarded(|| session.receive(lane, &mut reader))
+                session.guarded(|| session.receive(lane, &mut reader));
             })?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::lent::Borrowed;
 impl Session {
     /// Notes what a vault's welcome says of memory: whether it reads in ours, and the descriptor of its own.
     pub(super) fn welcomed(&self, welcome: &Frame, lent: Option<&OwnedFd>) {
-        self.state().is_read |= welcome.code == 1;
+        self.state().lent.is_read |= welcome.code == 1;
         if let Some(borrowed) = lent.and_then(|fd| Borrowed::map(fd).ok()) {
             self.borrowed.get_or_init(|| borrowed);
         }
@@ -45,9 +45,9 @@ impl Session {
 
     /// Takes back room of records that the vault has read.
     pub(super) fn make_room(&self, state: &mut State, bytes: usize) {
-        state.standing_bytes -= bytes;
-        if bytes > 0 && state.waits_for_room {
-            state.waits_for_room = false;
+        state.lent.standing_bytes -= bytes;
+        if bytes > 0 && state.lent.waits {
+            state.lent.waits = false;
             self.wake.notify_all();
         }
     }

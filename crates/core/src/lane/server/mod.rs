@@ -372,16 +372,14 @@ fn handshake(
     }
     let code = lent.is_some_and(|lent| session.borrow(&**stream, &lent)).into();
     let welcome = Frame { item: hello.item, code, ..Frame::new(Kind::Welcome, 0) };
-    let welcomed = match lent_to(shared, &hello, &**stream) {
-        Some(fd) => {
-            let welcome = Frame { record_bytes: 1, ..welcome };
-            WriteBatch::send_with(&**stream, (welcome, &[]), fd.as_fd(), timing.hello, &handshake)
-        }
-        None => {
-            let mut batch = WriteBatch::default();
-            batch.push(welcome, None);
-            batch.send(&**stream, timing.hello, &handshake).map(|()| true)
-        }
+    let welcomed = if let Some(fd) = lent_to(shared, &hello, &**stream) {
+        session.lends.store(true, Ordering::Release);
+        let welcome = Frame { record_bytes: 1, ..welcome };
+        WriteBatch::send_with(&**stream, (welcome, &[]), fd.as_fd(), timing.hello, &handshake)
+    } else {
+        let mut batch = WriteBatch::default();
+        batch.push(welcome, None);
+        batch.send(&**stream, timing.hello, &handshake).map(|()| true)
     };
     // The session ends, because its other lanes would leave this lane's share unsent.
     welcomed.inspect_err(|error| session.close(error.clone()))?;

@@ -1,6 +1,7 @@
 //! Owns one client at a vault: the requests from its lanes, and the answers sent over any free lane.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::fetching::{
@@ -17,7 +18,6 @@ use super::{Inner, error_frame, error_text, spawn};
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint;
 use crate::lane::frame::{FETCH_STANDING, FRAME_BYTES, Frame, Kind};
-use crate::lane::standing::{Place, parse_places};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader, WriteBatch};
 use crate::lent::Borrowed;
@@ -34,6 +34,8 @@ pub struct Session {
     /// For reads, which do not keep the session.
     pub(super) me: Weak<Self>,
     pub(super) room: Arc<ReadRoom>,
+    /// Whether the client has a descriptor of our memory.
+    pub(super) lends: AtomicBool,
     /// The client's memory, if it lends it.
     pub(super) borrowed: OnceLock<Borrowed>,
     state: Mutex<State>,
@@ -61,8 +63,9 @@ impl Session {
         let room = ReadRoom::new(&shared.ahead);
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            let (borrowed, state) = (OnceLock::new(), Mutex::default());
-            Self { shared, right, me, room, borrowed, state, wake, taken }
+            let (lends, borrowed) = (AtomicBool::new(false), OnceLock::new());
+            let state = Mutex::default();
+            Self { shared, right, me, room, lends, borrowed, state, wake, taken }
         })
     }
 
@@ -153,7 +156,7 @@ impl Session {
     }
 
     /// Takes a batch of what there is to send, answers first; waits for it if asked to.
-    fn fill(
+    pub(super) fn fill(
         &self,
         batch: &mut WriteBatch,
         named: &mut Named,
@@ -170,36 +173,24 @@ impl Session {
             }
             let has_room =
                 batch.frames() < LANE_BATCH_FRAMES && batch.body_bytes() <= LANE_CHUNK_BYTES / 2;
-            match has_room.then(|| state.claim(lane)).flatten() {
-                Some((request, claim)) => {
-                    if matches!(claim, Claim::Chunk(_) | Claim::Stand(_)) {
-                        // The chunk may have given back the room of its record.
-                        self.read_ahead(&mut state);
-                    }
-                    drop(state);
-                    self.add((batch, named), lane, request, claim)?;
-                    state = self.state();
+            if let Some((request, claim)) = has_room.then(|| state.claim(lane)).flatten() {
+                if matches!(claim, Claim::Chunk(_) | Claim::Stand(_)) {
+                    // The chunk may have given back the room of its record.
+                    self.read_ahead(&mut state);
                 }
-                None => {
-                    named.push_to(batch);
-                    if batch.frames() > 0 || !waits {
-                        return Ok(());
-                    }
-                    state.idle += 1;
-                    state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-                    state.idle -= 1;
-                }
+                drop(state);
+                self.add((batch, named), lane, request, claim)?;
+                state = self.state();
+                continue;
             }
+            named.push_to(batch);
+            if batch.frames() > 0 || !waits {
+                return Ok(());
+            }
+            state.idle += 1;
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
         }
-    }
-
-    /// Names further records on a lane whose client has read some, from the thread that reads, because waking another takes longer.
-    fn go_on(&self, lane: &Lane) -> Result<()> {
-        let Ok(_sending) = lane.sending.try_lock() else { return Ok(()) };
-        let (mut batch, mut named) = (WriteBatch::default(), Named::default());
-        self.fill(&mut batch, &mut named, lane, false)?;
-        named.keep(lane);
-        batch.send(&*lane.stream, self.shared.options.timing.stall, self)
     }
 
     fn add(
@@ -319,7 +310,7 @@ impl Session {
         let span = self.shared.span(Asked::Fetch, body, keys.len());
         let mut job = FetchJob::new(frame.request, namespace, keys.to_vec(), kept).over(lanes);
         job.span = span;
-        job.stands = frame.item == FETCH_STANDING;
+        job.stands = frame.item == FETCH_STANDING && self.lends.load(Ordering::Acquire);
         if let Some(number) = self.queue(job) {
             self.scout(number);
         }
@@ -434,44 +425,17 @@ impl Session {
         }
     }
 
-    /// Stores records that stand in the client's memory. What is copied is checked.
-    fn copy(&self, frame: &Frame, body: &[u8], lane: &Lane) -> Result<()> {
-        let lent = self.borrowed.get();
-        let lent = lent.ok_or_else(|| Error::lane_failed("the client has lent no memory"))?;
-        for Place { item, offset, bytes } in parse_places(body) {
-            let record = lent.part(offset, bytes);
-            let record =
-                record.ok_or_else(|| Error::lane_failed("a record beyond what is lent"))?;
-            let frame = Frame { item, record_bytes: bytes, offset: 0, ..*frame };
-            let begun = match self.state().stores.get_mut(&frame.request) {
-                Some(job) => job.begin(&frame),
-                None => Begun::Over,
-            };
-            let status = match begun {
-                Begun::Over => continue,
-                Begun::Plain => return Err(Error::lane_failed("a probe's chunk cannot stand")),
-                Begun::Refused(status) => Some(status),
-                Begun::Receiving(mut reservation) => {
-                    failpoint("lane.copy").map_err(|e| Error::made_to_fail(&e))?;
-                    reservation.copy(record)?;
-                    self.stored(&frame, reservation)?
-                }
-            };
-            self.forget_if_over(&frame);
-            let Some(status) = status else { continue };
-            self.shared.counts.add_outcome(status, bytes);
-            self.answer_at_once(status_frame(frame.request, item, status), Vec::new(), lane)?;
-        }
-        Ok(())
-    }
-
     fn commit(&self, frame: &Frame, reservation: Reservation) -> Result<()> {
         let status = self.stored(frame, reservation)?;
         self.settle(frame, status)
     }
 
     /// Checks and stores a whole record; `None` where its offer is no longer open.
-    fn stored(&self, frame: &Frame, reservation: Reservation) -> Result<Option<ItemStatus>> {
+    pub(super) fn stored(
+        &self,
+        frame: &Frame,
+        reservation: Reservation,
+    ) -> Result<Option<ItemStatus>> {
         failpoint("lane.received").map_err(|e| Error::made_to_fail(&e))?;
         let status = reservation.commit_durably();
         failpoint("lane.stored").map_err(|e| Error::made_to_fail(&e))?;
@@ -490,7 +454,7 @@ impl Session {
         self.answer(status_frame(frame.request, frame.item, status), Vec::new())
     }
 
-    fn forget_if_over(&self, frame: &Frame) {
+    pub(super) fn forget_if_over(&self, frame: &Frame) {
         let mut state = self.state();
         if state.stores.get(&frame.request).is_some_and(StoreJob::is_over) {
             state.stores.remove(&frame.request);
