@@ -22,6 +22,7 @@ const NAMES = [
   "sim",
   "disk",
   "lanes",
+  "own-vault",
   "waits",
   "stores",
   "shm",

@@ -495,6 +495,9 @@ export declare function lanesFailedRails(id: number): Array<number>
  */
 export declare function lanesFetch(id: number, fetch: LaneFetch, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array, trace?: Uint8Array | undefined | null): number
 
+/** Whether the vault's records are read where they stand in its memory, and ours in ours. */
+export declare function lanesLend(id: number): Array<boolean>
+
 /** Asks which packed keys the vault holds, counted in its hit rate or not; returns the request's number. `trace`: trace context, 25 bytes. */
 export declare function lanesLookup(id: number, namespace: Uint8Array, packed: Uint8Array, isCounted: boolean, trace?: Uint8Array | undefined | null): number
 

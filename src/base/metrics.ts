@@ -103,6 +103,7 @@ export const VAULT_COUNTERS = [
   "peers_limited",
   "listings_refused",
   "lanes_refused",
+  "lanes_lent",
   "tls_refused",
   "probes",
   "probed_bytes",

@@ -163,6 +163,7 @@ export type LaneRail = core.LaneRail;
 export const lanesFailedRails: Takes<"lanesFailedRails", [LanesId]> = coded(
   loaded.lanesFailedRails,
 );
+export const lanesLend: Takes<"lanesLend", [LanesId]> = coded(loaded.lanesLend);
 export const lanesMtu: Takes<"lanesMtu", [LanesId]> = coded(loaded.lanesMtu);
 export const lanesClose: Takes<"lanesClose", [LanesId]> = coded(loaded.lanesClose);
 export const shmOpen = codedLater(loaded.shmOpen) as (

@@ -15,6 +15,7 @@ import {
   lanesCancel,
   lanesClose,
   lanesFailedRails,
+  lanesLend,
   lanesMtu,
   lanesFetch,
   lanesLookup,
@@ -63,6 +64,11 @@ export class Lanes {
   /** Number of rails in use; 0: the lanes are not up. */
   get over(): number {
     return this.#phase.kind === "up" ? this.#phase.rails.length : 0;
+  }
+
+  /** True where both sides read records where they stand, in each other's memory. */
+  get isLent(): boolean {
+    return this.#phase.kind === "up" && lanesLend(this.#phase.id).every(Boolean);
   }
 
   get mtu(): number | null {

@@ -30,6 +30,8 @@ export interface Peer {
   readonly epoch: number | null;
   /** State of the connections that records travel on, as `tierkv status` shows it; left out: there are none. */
   readonly lanes?: string;
+  /** True where records are read where they stand, in each other's memory, instead of sent; left out: they never are. */
+  readonly isLent?: boolean;
   /** Cancels all calls under way. Idempotent. */
   close(): void;
 }

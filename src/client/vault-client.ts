@@ -113,6 +113,10 @@ export class VaultClient implements BlockStore {
     return this.#connection.lanes.over;
   }
 
+  get isLent(): boolean {
+    return this.#connection.lanes.isLent;
+  }
+
   /** Longest packet of the first rail; null: the system does not say. */
   get mtu(): number | null {
     return this.#connection.lanes.mtu;

@@ -28,6 +28,8 @@ export interface VaultStatus {
   trouble?: string;
   /** State of its lanes; records travel only while it is up. shared: there are none. */
   lanes: string;
+  /** True for a vault of this user on this machine: records are read where they stand, in each other's memory, instead of sent. */
+  isLent: boolean;
   /** Its part of the class's blocks; 0: it has left the pool, or is being drained. */
   share: number;
   isDraining: boolean;
@@ -121,12 +123,12 @@ function describeVaults(
   name: RecordClass,
 ): VaultStatus[] {
   return vaults[name].map((client, vault) => {
-    const { address, tier, state, isDraining, trouble, lanes = tier } = client;
+    const { address, tier, state, isDraining, trouble, lanes = tier, isLent = false } = client;
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
     const source = members.sourceOf(client);
     const { holes = 0, moved = 0 } = members.gates[name][vault] ?? {};
     const form = name === "kv" ? codecs.formOf(address) : null;
-    const known = { address, source, state, trouble, lanes, share, isDraining };
+    const known = { address, source, state, trouble, lanes, isLent, share, isDraining };
     const counts = client.counts?.() ?? null;
     return { ...known, tier, holes, moved, form, counts, seen };
   });

@@ -4,8 +4,12 @@ import { join } from "node:path";
 import { damageAll, openShared, regionAddress } from "../support/regions.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { describeStore } from "../support/source-suite.ts";
-import { startVaultProcess } from "../support/vault-process.ts";
-import { closeAfterTest, openClient, openVault, until } from "../support/vaults.ts";
+import type { VaultClient } from "../../src/client/vault-client.ts";
+import { startOwnVault, startVaultProcess } from "../support/vault-process.ts";
+import { closeAfterTest, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+
+/** Long enough to be read where it stands. */
+const LENT_PAGE = 65_536;
 
 describeStore("a vault over lanes", async () => {
   const vault = await openVault();
@@ -32,11 +36,47 @@ describeStore("the machine's own vault", async () => {
   return { store: openClient({ address: `unix:${path}` }) };
 });
 
+describeStore(
+  "the machine's own vault, each record read where it stands",
+  async () => {
+    const vault = await openVault();
+    const path = join(testDirectory(), "vault.sock");
+    await vault.door(path);
+    return { store: await openLent(`unix:${path}`) };
+  },
+  LENT_PAGE,
+);
+
+describeStore(
+  "a vault of this machine in another process, each record read where it stands",
+  async () => {
+    const { pid, address } = await startOwnVault();
+    closeAfterTest({ close: () => isThere(pid) && process.kill(pid, "SIGCONT") });
+    return {
+      store: await openLent(address),
+      async freeze() {
+        process.kill(pid, "SIGSTOP");
+        await until(() => isStopped(pid), "all threads to stop");
+      },
+      kill: () => void process.kill(pid, "SIGKILL"),
+    };
+  },
+  LENT_PAGE,
+);
+
 describeStore("a shared region", async () => {
   const address = regionAddress();
   const store = await openShared(address);
   return { store, damage: () => damageAll(address) };
 });
+
+/** A client whose lanes are up, and lend. */
+async function openLent(address: string): Promise<VaultClient> {
+  const client = openClient({ address });
+  await client.hello(SOON_MS);
+  await until(() => client.isLent, "lanes that lend");
+  return client;
+}
 
 /** False once the process has ended. */
 function isThere(pid: number): boolean {

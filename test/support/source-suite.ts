@@ -23,10 +23,15 @@ export interface Opened {
 const { ACCEPTED, BAD_RECORD, DURABLE, MISSING, PRESENT } = ItemStatus;
 /** Time after which a call to a silent peer must end. */
 const SHORT_MS = 300;
-const PAGE = 4096;
+/** Length of a page, unless a peer treats longer ones in another way. */
+const PAGE_BYTES = 4096;
 
-/** Runs the suite on what `open` makes. */
-export function describeStore(what: string, open: () => Promise<Opened>): void {
+/** Runs the suite on what `open` makes, with pages of `PAGE` bytes. */
+export function describeStore(
+  what: string,
+  open: () => Promise<Opened>,
+  PAGE: number = PAGE_BYTES,
+): void {
   const find = async (store: BlockStore, keys: Buffer, namespace = NAMESPACE): Promise<Buffer> =>
     offered(await store.find(namespace, keys, SOON_MS), keyCount(keys));
   const isTaken = (status: ItemStatus): boolean => status === ACCEPTED || status === DURABLE;

@@ -4,9 +4,11 @@
 use std::io;
 
 /// Every failpoint with the state at its place. None takes a value, so that none can change a byte.
-pub const FAILPOINTS: [(&str, &str); 9] = [
+pub const FAILPOINTS: [(&str, &str); 11] = [
     ("lane.received", "a record's bytes are all there; none is verified"),
     ("lane.stored", "a record is verified, and durable where it must be; it is not answered"),
+    ("lane.copy", "a record is to be copied from the client's memory"),
+    ("lane.read", "a record is to be copied from the vault's memory into its slot"),
     ("reassembly.whole", "a record's bytes are all in their place in the arena; none is verified"),
     ("reassembly.sound", "a record is verified and decoded into its slot; nobody is told"),
     ("disk.append", "records can be looked up in memory; nothing of them is in a segment"),

@@ -17,6 +17,7 @@ pub mod header;
 pub mod inbox;
 pub mod key;
 pub mod lane;
+pub mod lent;
 pub mod limits;
 pub mod listener;
 pub mod lockfile;

@@ -31,6 +31,9 @@ pub const POOL_IDLE_BYTES_MAX: usize = 64 * MIB;
 /// thousands of smaller ones would exceed a process's mappings.
 pub const POOL_MAPPED_BYTES_MIN: usize = 128 * KIB;
 
+/// Address space of a pool whose memory is lent, as a multiple of its limit, so that there is room between buffers of all lengths.
+pub const POOL_SPACE_TIMES: usize = 2;
+
 /// Payload bytes copied before they are checksummed; they must still be in the L1 cache.
 pub const CHECKSUM_SPAN_BYTES: usize = 16 * KIB;
 
@@ -167,6 +170,10 @@ pub const LANE_STORING_NICE: i32 = 10;
 
 /// Record length in the chunk of an offered record that could not be made.
 pub const LANE_NO_RECORD_BYTES: usize = 1;
+
+/// Bytes of records that stand on one lane until its peer has read them: two of the usual size, so that the peer need not wait,
+/// and no lane has the work of others.
+pub const LANE_STANDING_BYTES_MAX: usize = 4 * MIB;
 
 /// Lanes of a session, its first ones, that carry stores; requests use the others, so that none waits behind a store.
 pub const LANES_STORING_MAX: usize = 2;

@@ -6,7 +6,7 @@ mod buffer;
 #[cfg(all(loom, test))]
 mod model;
 pub mod pages;
-mod space;
+pub(crate) mod space;
 
 use std::ops::Deref;
 
@@ -15,6 +15,10 @@ use self::budget::Claim;
 pub use self::budget::ENTRY_BYTES;
 pub(crate) use self::buffer::Shape;
 use self::buffer::{RecordBuffer, RecordRef};
+use crate::codec::raw::settle;
+use crate::error::Result;
+use crate::lent::LentPlace;
+use crate::limits::CHECKSUM_SPAN_BYTES;
 use crate::sync::Ordering;
 
 /// The store's reference in a record's count of holders.
@@ -38,6 +42,28 @@ impl Reserved {
     /// `bytes` bytes from `start`; they must lie within the reservation.
     pub(crate) fn span(&mut self, start: usize, bytes: usize) -> &mut [u8] {
         self.buffer.span(start..start + bytes)
+    }
+
+    /// Copies the whole record from memory that others may write: span by span through the cache, where `check` sees the copy.
+    pub(crate) fn copy(
+        &mut self,
+        record: &[u8],
+        mut check: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut window = [0; CHECKSUM_SPAN_BYTES];
+        let mut at = 0;
+        // The record stands behind a header; from here on its lines begin with those of memory.
+        let mut end = self.buffer.first_line().min(record.len());
+        while at < record.len() {
+            let span = &mut window[..end - at];
+            span.copy_from_slice(&record[at..end]);
+            check(at, span)?;
+            self.buffer.put(at, span);
+            at = end;
+            end = (at + CHECKSUM_SPAN_BYTES).min(record.len());
+        }
+        settle();
+        Ok(())
     }
 
     /// The whole pages around a record that was reserved in pages.
@@ -114,6 +140,12 @@ impl Pin {
             head.budget.hold(charge(record));
         }
         Self(record.clone())
+    }
+
+    /// Where the record lies in memory of the store that can be lent; `None` for a short record.
+    #[must_use]
+    pub fn place(&self) -> Option<LentPlace<'_>> {
+        self.0.head().budget.space()?.place_of(self.as_ptr())
     }
 
     pub(crate) fn is_of(&self, record: &Stored) -> bool {

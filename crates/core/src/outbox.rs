@@ -11,6 +11,7 @@ use crate::codec::{Codec, Form};
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
 use crate::header::is_first;
+use crate::lent::Lendable;
 use crate::limits::{OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX};
 use crate::pool::{Pool, PooledBuffer};
 use crate::record::{self, HEADER_BYTES, Hash, Header};
@@ -50,7 +51,7 @@ pub struct Outbox {
 
 impl Default for Outbox {
     fn default() -> Self {
-        let pool = Pool::new("outbox", OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX);
+        let pool = Pool::lending("outbox", OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX);
         Self { pool, keys: OnceLock::new() }
     }
 }
@@ -59,6 +60,12 @@ impl Outbox {
     /// From now on seals records with `keys`; false if other keys are set already.
     pub fn seal_with(&self, keys: &Arc<RecordKeys>) -> bool {
         Arc::ptr_eq(self.keys.get_or_init(|| Arc::clone(keys)), keys)
+    }
+
+    /// Memory of the records as readers may map it; `None` where the system has no such memory.
+    #[must_use]
+    pub fn lendable(&self) -> Option<&Lendable> {
+        self.pool.lendable()
     }
 
     /// (records, bytes) in memory.

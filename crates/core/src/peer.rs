@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
 
 /// The call never blocks, and a closed peer raises no signal.
 #[cfg(not(target_os = "macos"))]
@@ -11,6 +11,20 @@ pub const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL)
 /// macOS has no such flag, but Node ignores the signal for the whole process.
 #[cfg(target_os = "macos")]
 pub const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT;
+
+/// The same for a call that may wait.
+#[cfg(not(target_os = "macos"))]
+pub const WAITING_SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL;
+/// macOS has no such flag.
+#[cfg(target_os = "macos")]
+pub const WAITING_SEND_FLAGS: SendFlags = SendFlags::empty();
+
+/// A descriptor that comes with the bytes is not passed on to programs that this process starts.
+#[cfg(not(target_os = "macos"))]
+pub const RECV_FLAGS: RecvFlags = RecvFlags::CMSG_CLOEXEC;
+/// macOS has no such flag, and nothing is lent there.
+#[cfg(target_os = "macos")]
+pub const RECV_FLAGS: RecvFlags = RecvFlags::empty();
 
 /// User at the other end of a connected Unix socket; `None` where the system does not tell.
 ///

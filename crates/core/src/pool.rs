@@ -10,7 +10,9 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Code, Error, Result};
 use crate::free_list::{FreeList, Memory};
-use crate::limits::POOL_MAPPED_BYTES_MIN;
+use crate::lent::{Lendable, LentPlace};
+use crate::limits::{POOL_MAPPED_BYTES_MIN, POOL_SPACE_TIMES, STORE_SPARE_BYTES_MIN};
+use crate::memory::space::Space;
 
 /// A bounded source of buffers. Records of one geometry have one length, so freed buffers fit exactly.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub struct Pool {
     bytes_max: usize,
     idle_bytes_max: u64,
     idle: FreeList<Buffer>,
+    /// Memory of large buffers that can be lent; `None`: each has a mapping of its own.
+    space: Option<Arc<Space>>,
     state: Mutex<State>,
 }
 
@@ -32,8 +36,31 @@ impl Pool {
     /// Limits buffers in use to `bytes_max` bytes, and buffers kept for reuse to `idle_bytes_max`.
     #[must_use]
     pub fn new(what: &'static str, bytes_max: usize, idle_bytes_max: usize) -> Arc<Self> {
+        Self::over(None, what, bytes_max, idle_bytes_max)
+    }
+
+    /// The same, with large buffers in memory that can be lent, where the system has such memory.
+    #[must_use]
+    pub fn lending(what: &'static str, bytes_max: usize, idle_bytes_max: usize) -> Arc<Self> {
+        let space = Space::new("tierkv-records", bytes_max.saturating_mul(POOL_SPACE_TIMES));
+        let space = space.filter(|space| space.lendable().is_some()).map(Arc::new);
+        Self::over(space, what, bytes_max, idle_bytes_max)
+    }
+
+    fn over(
+        space: Option<Arc<Space>>,
+        what: &'static str,
+        bytes_max: usize,
+        idle_bytes_max: usize,
+    ) -> Arc<Self> {
         let (idle_bytes_max, idle) = (idle_bytes_max as u64, FreeList::default());
-        Arc::new(Self { what, bytes_max, idle_bytes_max, idle, state: Mutex::default() })
+        Arc::new(Self { what, bytes_max, idle_bytes_max, idle, space, state: Mutex::default() })
+    }
+
+    /// Memory of large buffers as readers may map it.
+    #[must_use]
+    pub fn lendable(&self) -> Option<&Lendable> {
+        self.space.as_ref()?.lendable()
     }
 
     /// Takes a buffer of exactly `bytes` bytes; its contents are stale.
@@ -49,7 +76,9 @@ impl Pool {
             state.live_bytes += bytes;
             state.live_buffers += 1;
         }
-        if let Some(buffer) = self.idle.take(layout_of(bytes)).or_else(|| Buffer::new(bytes)) {
+        if let Some(buffer) =
+            self.idle.take(layout_of(bytes)).or_else(|| Buffer::new(bytes, self.space.as_ref()))
+        {
             return Ok(PooledBuffer { buffer, bytes, pool: Arc::clone(self) });
         }
         let mut state = self.state();
@@ -98,7 +127,13 @@ enum Buffer {
 
 impl Buffer {
     /// Allocates memory; `None` where the system refuses.
-    fn new(bytes: usize) -> Option<Self> {
+    fn new(bytes: usize, space: Option<&Arc<Space>>) -> Option<Self> {
+        let is_lent = bytes >= STORE_SPARE_BYTES_MIN;
+        if let Some(mapped) =
+            space.filter(|_| is_lent).and_then(|space| Mapped::of_space(bytes, space))
+        {
+            return Some(Self::Mapped(mapped));
+        }
         if bytes >= POOL_MAPPED_BYTES_MIN {
             return Mapped::new(bytes).map(Self::Mapped);
         }
@@ -136,7 +171,7 @@ impl Deref for Buffer {
         match self {
             Self::Allocated(bytes) => bytes,
             // SAFETY: the mapping has that many readable bytes while it lives, written only through `&mut self`.
-            Self::Mapped(Mapped { start, bytes }) => unsafe {
+            Self::Mapped(Mapped { start, bytes, .. }) => unsafe {
                 std::slice::from_raw_parts(start.as_ptr().cast(), *bytes)
             },
         }
@@ -148,18 +183,20 @@ impl DerefMut for Buffer {
         match self {
             Self::Allocated(bytes) => bytes,
             // SAFETY: as above, and the reference is exclusive.
-            Self::Mapped(Mapped { start, bytes }) => unsafe {
+            Self::Mapped(Mapped { start, bytes, .. }) => unsafe {
                 std::slice::from_raw_parts_mut(start.as_ptr().cast(), *bytes)
             },
         }
     }
 }
 
-/// Zeroed memory mapped from the system, unmapped when dropped.
+/// Memory mapped from the system, returned to it when dropped.
 #[derive(Debug)]
 struct Mapped {
     start: NonNull<c_void>,
     bytes: usize,
+    /// Space that it is a part of; `None` for a mapping of its own.
+    space: Option<Arc<Space>>,
 }
 
 // SAFETY: the mapping belongs to no thread and has one owner.
@@ -174,12 +211,24 @@ impl Mapped {
         let start = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)
         };
-        Some(Self { start: NonNull::new(start.ok()?)?, bytes })
+        Some(Self { start: NonNull::new(start.ok()?)?, bytes, space: None })
+    }
+
+    fn of_space(bytes: usize, space: &Arc<Space>) -> Option<Self> {
+        let (start, _) = space.take(bytes)?;
+        Some(Self { start: start.cast(), bytes, space: Some(Arc::clone(space)) })
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
+        if let Some(space) = &self.space {
+            // SAFETY: taken from the space for so many bytes, and no reference exists.
+            unsafe { space.give(self.start.cast(), self.bytes) };
+            // What is kept for reuse is kept as buffers.
+            space.shrink(0);
+            return;
+        }
         // SAFETY: mapped with this length, and no reference exists. Unmapping an existing mapping cannot fail.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.bytes) };
     }
@@ -198,6 +247,15 @@ impl PooledBuffer {
     /// Limits the visible part to the first `bytes` bytes; the pool still counts the whole buffer.
     pub fn shorten(&mut self, bytes: usize) {
         self.bytes = self.bytes.min(bytes);
+    }
+
+    /// Where it lies in the memory that its pool lends; `None` for other memory.
+    #[must_use]
+    pub fn place(&self) -> Option<LentPlace<'_>> {
+        match &self.buffer {
+            Buffer::Mapped(Mapped { space: Some(space), .. }) => space.place_of(self.as_ptr()),
+            _ => None,
+        }
     }
 }
 

@@ -34,6 +34,7 @@ pub use status::ItemStatus;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 pub use crate::key::{MEASURING_NAMESPACE, RecordKey, Scope};
+use crate::lent::Lendable;
 use crate::limits::{STORE_BYTES_MIN, STORE_SPARED_MS};
 use crate::memory::{Budget, Reserved, Shape};
 pub use crate::memory::{ENTRY_BYTES, Pin, Stored};
@@ -160,6 +161,12 @@ impl Store {
         let (commits, loads) = (RwLock::default(), durable::Loads::default());
         let (cursors, is_draining) = (listing::Cursors::default(), AtomicBool::new(false));
         Ok(Self { options, budget, state, commits, disk: None, loads, cursors, is_draining })
+    }
+
+    /// The memory of the records as readers may map it; `None` where the system has no such memory.
+    #[must_use]
+    pub fn lendable(&self) -> Option<&Lendable> {
+        self.budget.space()?.lendable()
     }
 
     /// Sets whether the store drains; a draining store takes no new records.

@@ -25,7 +25,7 @@ use crate::ids::Ids;
 use crate::inbox::INBOX;
 use crate::lane_tls::LaneClientTls;
 use crate::listener::token_of;
-use crate::outbox::RECORDS;
+use crate::outbox::{OUTBOX, RECORDS};
 
 static LANES: Ids<Arc<Client>> = Ids::new("lanes");
 
@@ -83,7 +83,16 @@ pub fn lanes_open(
         let (down, up) = (Arc::clone(&down.0), Arc::clone(&up.0));
         let (token, timing) = (token_of(token)?, Timing::default());
         let rails = rails.into_iter().map(rail).collect::<Result<_>>()?;
-        let options = Options { rails, token, lanes, tls, timing, down, up };
+        let options = Options {
+            rails,
+            token,
+            lanes,
+            tls,
+            timing,
+            down,
+            up,
+            lends: Some(Arc::clone(&OUTBOX)),
+        };
         let sink = move |request, outcome| {
             // A call fails only if JavaScript has gone, and then no code waits for it.
             tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);
@@ -104,6 +113,12 @@ pub fn lanes_failed_rails(id: u32) -> napi::Result<Vec<u32>> {
         let rails = LANES.get(id)?.failed_rails();
         Ok(rails.into_iter().filter_map(|rail| rail.try_into().ok()).collect())
     })
+}
+
+/// Whether the vault's records are read where they stand in its memory, and ours in ours.
+#[napi]
+pub fn lanes_lend(id: u32) -> napi::Result<Vec<bool>> {
+    run(|| Ok(LANES.get(id)?.lends().to_vec()))
 }
 
 /// Longest packet on the first lane's path, as far as the system knows.

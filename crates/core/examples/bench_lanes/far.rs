@@ -14,7 +14,7 @@ use super::near::{NAMESPACE, key};
 use super::tcp;
 
 /// Serves until standard input ends; each input line is an order and is answered by one line.
-pub fn serve(host: &str) {
+pub fn serve(host: &str, socket: &str) {
     let mut orders = std::io::stdin().lock().lines();
     let set_bytes: u64 = orders.next().unwrap().unwrap().parse().unwrap();
     // Full once the first set is stored, so each later record displaces an earlier one.
@@ -26,8 +26,9 @@ pub fn serve(host: &str) {
     let (cert_pem, key_pem) = (proof.cert.pem(), proof.signing_key.serialize_pem());
     let identity = Identity { cert_pem: cert_pem.as_bytes(), key_pem: key_pem.as_bytes() };
     let at = format!("{host}:0");
-    let served = [None, Some(tls::Server::new(identity, None).unwrap())].map(|tls| {
-        let listener = listener::Options::new(&at, tls.is_some());
+    let tls = tls::Server::new(identity, None).unwrap();
+    let served = [(&*at, None), (&*at, Some(tls)), (socket, None)].map(|(at, tls)| {
+        let listener = listener::Options::new(at, tls.is_some());
         let options = Options::new(max_bytes / 2, max_bytes);
         let server = Arc::new(Server::new(Arc::clone(&store), Options { tls, ..options }));
         let listener = Listener::open(listener, Some(Arc::clone(&server)), None).unwrap();
@@ -38,7 +39,7 @@ pub fn serve(host: &str) {
     // Any two of these bytes, read as a scale, make an ordinary number.
     let set = vec![0x3C; usize::try_from(set_bytes).unwrap()];
     thread::spawn(move || tcp::serve(&listener, set));
-    let ports = served.each_ref().map(|(_, listener)| listener.port().unwrap());
+    let ports = [0, 1].map(|index: usize| served[index].1.port().unwrap());
     println!(":{} :{} :{port} {}", ports[0], ports[1], cert_pem.replace('\n', "|"));
     for order in orders {
         match order.unwrap().as_str() {

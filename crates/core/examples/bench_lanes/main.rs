@@ -1,6 +1,7 @@
 //! Owns the figures of the lanes: restore and save between two processes, against plain TCP over the same loopback in the same rounds.
 //!
-//! `--json` prints one line; `--quick` moves less, in fewer rounds. `--tls` measures lanes under TLS against lanes in clear
+//! `--json` prints one line; `--quick` moves less, in fewer rounds. `--own` measures a vault of this machine instead, whose
+//! records are read where they stand, against the same vault over its socket. `--tls` measures lanes under TLS against lanes in clear
 //! instead; `--netns NAME HOST` runs the far side in that network namespace, at that address.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a measuring program")]
@@ -9,6 +10,7 @@ mod bare;
 mod beside;
 mod far;
 mod near;
+mod own;
 mod samples;
 mod secured;
 mod session;
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
         found.and_then(|found| arguments.get(found + at)).map(String::as_str)
     };
     if let Some(host) = after("--far", 1) {
-        far::serve(host);
+        far::serve(host, after("--far", 2).unwrap());
         return ExitCode::SUCCESS;
     }
     let plan = if has("--quick") {
@@ -40,6 +42,10 @@ fn main() -> ExitCode {
     } else {
         Plan { blocks: 224, rounds: 11 }
     };
+    if has("--own") {
+        println!("{}", own::run(&plan));
+        return ExitCode::SUCCESS;
+    }
     if has("--tls") {
         let place = near::Place {
             netns: after("--netns", 1).map(str::to_owned),

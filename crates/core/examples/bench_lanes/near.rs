@@ -11,7 +11,9 @@ use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::Inbox;
-use tierkv_core::lane::client::{Client, Content, Options, Outcome, Outgoing, Target, Targets};
+use tierkv_core::lane::client::{
+    Client, Content, Options, Outcome, Outgoing, Rail, Target, Targets,
+};
 use tierkv_core::lane::tls;
 use tierkv_core::lane::wire::Timing;
 use tierkv_core::outbox::{Identity, Outbox};
@@ -35,7 +37,7 @@ pub const STORES_IN_FLIGHT: usize = 2;
 const FETCHES_IN_FLIGHT: usize = 2;
 /// Numbers of plain TCP connections; the best one counts.
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
-const CODECS: [(Codec, &str); 2] = [(Codec::Int8, "Int8"), (Codec::Raw, "Raw")];
+pub const CODECS: [(Codec, &str); 2] = [(Codec::Int8, "Int8"), (Codec::Raw, "Raw")];
 
 /// A block of 16 tokens of an 8B model: 36 layers, 8 KV heads, head dim 128, bf16.
 fn geometry() -> Arc<Geometry> {
@@ -76,6 +78,8 @@ pub struct Near {
     said: BufReader<ChildStdout>,
     lanes_address: String,
     secured_address: String,
+    /// Address of the vault's Unix socket.
+    own_address: String,
     cert_pem: String,
     streams: Vec<Vec<TcpStream>>,
     pub geometry: Arc<Geometry>,
@@ -95,6 +99,13 @@ pub struct Boxes {
     pub inbox: Arc<Inbox>,
 }
 
+/// Way to the far side.
+struct Way {
+    rails: Vec<Rail>,
+    tls: Option<tls::Client>,
+    lends: Option<Arc<Outbox>>,
+}
+
 impl Near {
     pub fn open(plan: &Plan, place: &Place) -> Self {
         let geometry = geometry();
@@ -107,6 +118,8 @@ impl Near {
         }
         let leases = arena.slots().lease(1, plan.blocks);
         let program = std::env::current_exe().unwrap();
+        let socket = std::env::temp_dir().join(format!("tierkv-bench-{}", std::process::id()));
+        let own_address = format!("unix:{}", socket.display());
         let mut command = match &place.netns {
             None => Command::new(program),
             Some(netns) => {
@@ -116,7 +129,7 @@ impl Near {
             }
         };
         let mut far = command
-            .args(["--far", &place.host])
+            .args(["--far", &place.host, &own_address])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -136,6 +149,7 @@ impl Near {
             said,
             lanes_address,
             secured_address,
+            own_address,
             cert_pem,
             streams,
             geometry,
@@ -151,6 +165,7 @@ impl Near {
     pub fn end(&mut self) {
         drop(self.far.stdin.take());
         self.far.wait().unwrap();
+        std::fs::remove_file(self.own_address.trim_start_matches("unix:")).unwrap();
     }
 
     pub fn order(&mut self, order: &str) {
@@ -167,18 +182,32 @@ impl Near {
     }
 
     pub fn connect(&mut self, lanes: u16, is_secured: bool) -> Session {
+        let pinned = || tls::Client::new(self.cert_pem.as_bytes(), "far", None).unwrap();
+        let tls = is_secured.then(pinned);
+        let address = if is_secured { &self.secured_address } else { &self.lanes_address };
+        let rails = vec![address.as_str().into()];
+        self.open_session(Way { rails, tls, lends: None }, lanes)
+    }
+
+    /// Opens a session over the Unix socket, where records are read where they stand, or travel.
+    pub fn connect_own(&mut self, lanes: u16, is_lent: bool) -> Session {
+        let lends = is_lent.then(|| Arc::clone(&self.boxes.outbox));
+        let rails = vec![self.own_address.as_str().into()];
+        let session = self.open_session(Way { rails, tls: None, lends }, lanes);
+        assert_eq!(session.client.lends(), [is_lent; 2]);
+        session
+    }
+
+    fn open_session(&mut self, Way { rails, tls, lends }: Way, lanes: u16) -> Session {
         self.sessions += 1;
         let name = self.sessions.to_string();
         self.order(&name);
         let (tell, outcomes) = channel();
         let sink = Arc::new(move |request, outcome| drop(tell.send((request, outcome))));
-        let pinned = || tls::Client::new(self.cert_pem.as_bytes(), "far", None).unwrap();
-        let tls = is_secured.then(pinned);
-        let address = if is_secured { &self.secured_address } else { &self.lanes_address };
         let token = token_of(&name);
         let (down, up) = <(Arc<_>, Arc<_>)>::default();
-        let rails = vec![address.as_str().into()];
-        let options = Options { rails, token, lanes, tls, timing: Timing::default(), down, up };
+        let timing = Timing::default();
+        let options = Options { rails, token, lanes, tls, timing, down, up, lends };
         let session = Session { client: Client::open(options, sink).unwrap(), outcomes };
         assert_eq!(session.outcomes.recv().unwrap(), (0, Outcome::Up));
         session
@@ -210,7 +239,7 @@ impl Near {
     }
 
     /// Returns the pages of all slots.
-    fn pages(&self) -> Vec<Span> {
+    pub fn pages(&self) -> Vec<Span> {
         let page = |lease: &Lease| self.arena.access(*lease).unwrap().as_ptr();
         let bytes = self.geometry.page_bytes();
         self.leases.iter().map(|lease| Span { place: page(lease), bytes }).collect()

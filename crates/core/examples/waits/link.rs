@@ -40,7 +40,7 @@ pub fn run(address: &str, token: u8, lanes: u16) {
     let sink = Arc::new(move |request, outcome| drop(tell.send((request, outcome))));
     let (down, up) = <(Arc<_>, Arc<_>)>::default();
     let (rails, token, timing) = (vec![address.into()], [token; 32], Timing::default());
-    let options = Options { rails, token, lanes, tls: None, timing, down, up };
+    let options = Options { rails, token, lanes, tls: None, timing, down, up, lends: None };
     let client = Client::open(options, sink).unwrap();
     assert_eq!(outcomes.recv().unwrap(), (0, Outcome::Up));
     for to_vault in [false, true] {

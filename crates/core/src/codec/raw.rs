@@ -106,15 +106,14 @@ pub unsafe fn scatter_part(geometry: &Geometry, part: &[u8], at: usize, page: *m
 }
 
 /// Bytes of a cache line.
-#[cfg(target_arch = "x86_64")]
-const LINE_BYTES: usize = 64;
+pub(crate) const LINE_BYTES: usize = 64;
 
 /// Copies whole lines past the cache, because the page is as large as the cache and the engine reads it later.
 ///
 /// # Safety
 /// `run.len()` bytes at `target` are writable and do not overlap `run`.
 #[cfg(target_arch = "x86_64")]
-unsafe fn copy_past_cache(run: &[u8], target: *mut u8) {
+pub(crate) unsafe fn copy_past_cache(run: &[u8], target: *mut u8) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
 
     if is_x86_feature_detected!("avx512f")
@@ -159,7 +158,7 @@ unsafe fn stream_lines(run: &[u8], target: *mut u8) {
 /// # Safety
 /// `run.len()` bytes at `target` are writable and do not overlap `run`.
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_past_cache(run: &[u8], target: *mut u8) {
+pub(crate) unsafe fn copy_past_cache(run: &[u8], target: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { target.copy_from_nonoverlapping(run.as_ptr(), run.len()) };
 }
@@ -180,10 +179,10 @@ pub(super) fn prefetch(_bytes: &[u8]) {}
 
 /// Orders the streaming stores before any later notice that the page is complete.
 #[cfg(target_arch = "x86_64")]
-fn settle() {
+pub(crate) fn settle() {
     // SAFETY: every processor of this architecture has SSE.
     unsafe { std::arch::x86_64::_mm_sfence() };
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn settle() {}
+pub(crate) fn settle() {}

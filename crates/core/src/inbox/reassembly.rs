@@ -206,7 +206,7 @@ impl Reassembly {
         let whole = record.split_first_chunk().filter(|_| record.len() == self.record_bytes);
         let (head, payload) = whole.ok_or_else(|| Error::bad_record("it is not whole"))?;
         let (checksum, is_bad) = match (self.placement, &self.page) {
-            (Placement::Scattered, Some((slot, geometry))) => {
+            (Placement::Scattered | Placement::InPlace, Some((slot, geometry))) => {
                 self.claim(0..record.len())?;
                 // SAFETY: the slot holds the page (checked at opening) while `self` lives, and lies elsewhere.
                 (unsafe { raw::scatter_checked(geometry, payload, slot.as_ptr()) }, false)

@@ -1,5 +1,6 @@
 //! Owns the bytes of a lane's frames: a fixed header with its own checksum, and the body that each kind may have.
 
+use super::standing::PLACE_BYTES;
 use crate::crc32c;
 use crate::error::{Error, Result};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_CONTROL_BYTES_MAX};
@@ -30,15 +31,17 @@ pub type TraceContext = [u8; TRACE_BYTES];
 #[repr(u8)]
 pub enum Kind {
     /// Client, first on every lane: token. `item` is the lane's number, `code` the number of lanes, `offset` the number of
-    /// rails if there are several.
+    /// rails if there are several, `record_bytes` 1 if a descriptor of the client's memory comes with it.
     Hello = 1,
-    /// Vault: the lane is open.
+    /// Vault: the lane is open. `code` 1: the vault reads in the client's memory; `record_bytes` 1: a descriptor of the vault's
+    /// memory comes with it.
     Welcome = 2,
     /// Client: namespace, packed keys, and an optional trace context; `item` 1: not counted in the hit rate.
     Lookup = 3,
     /// Vault: bitmap over the keys of a look-up.
     Found = 4,
-    /// Client: namespace, packed keys in the order needed, context; `code`: number of lanes to use, counted from the last; 0: all.
+    /// Client: namespace, packed keys in the order needed, context; `code`: number of lanes to use, counted from the last; 0: all;
+    /// `item` 1: the client reads records in the vault's memory.
     Fetch = 5,
     /// Either: bytes of one record.
     Chunk = 6,
@@ -58,10 +61,14 @@ pub enum Kind {
     Ping = 13,
     /// Vault: for `offset` µs the record of the next frame on this lane waited for an archive.
     Waited = 14,
+    /// Either: records that the peer reads in the memory lent to it; each is a `Place`.
+    Standing = 15,
+    /// Either: the first `item` records that stand on this lane were read.
+    Read = 16,
 }
 
 impl Kind {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::Hello,
         Self::Welcome,
         Self::Lookup,
@@ -76,6 +83,8 @@ impl Kind {
         Self::Probe,
         Self::Ping,
         Self::Waited,
+        Self::Standing,
+        Self::Read,
     ];
 
     fn from_id(id: u8) -> Option<Self> {
@@ -97,10 +106,14 @@ impl Kind {
             | Self::Cancel
             | Self::Probe
             | Self::Ping
-            | Self::Waited => bytes == 0,
+            | Self::Waited
+            | Self::Read => bytes == 0,
             Self::Lookup | Self::Fetch => keys(PACKED_KEY_BYTES),
             Self::Offer => keys(OFFER_ITEM_BYTES),
             Self::Found | Self::Wanted => bytes <= LANE_CONTROL_BYTES_MAX,
+            Self::Standing => {
+                (1..=LANE_CONTROL_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(PLACE_BYTES)
+            }
             Self::Chunk => (1..=LANE_CHUNK_BYTES).contains(&bytes),
             Self::Error => bytes <= ERROR_TEXT_BYTES_MAX,
         }
@@ -109,6 +122,9 @@ impl Kind {
 
 /// Code of a look-up whose answer may name records that only the archive has.
 pub const LOOKUP_FAR: u16 = 1;
+
+/// Item of a fetch whose client reads records in the vault's memory.
+pub const FETCH_STANDING: u32 = 1;
 
 /// Item of a look-up that no request asked for, so that the hit rate leaves it out.
 pub const LOOKUP_UNCOUNTED: u32 = 1;
@@ -121,15 +137,15 @@ pub const FAR_PACE_BYTES: usize = 8;
 pub struct Frame {
     /// Kind of the frame.
     pub kind: Kind,
-    /// A status, a number of lanes, or a probe's direction.
+    /// A status, a number of lanes, a probe's direction, or whether a vault reads in the client's memory.
     pub code: u16,
     /// Number given by the client, ascending from 1; 0: the session itself.
     pub request: u32,
-    /// Index into the request's keys, the number of a probe's chunks, or whether a look-up counts.
+    /// Index into the request's keys, the number of a probe's chunks or of records that were read, or whether a look-up counts.
     pub item: u32,
     /// Offset of the body in the record; in an offer the tenant, in a hello the number of rails, in a wait its µs.
     pub offset: u64,
-    /// Length of the whole record; in an offer the last flush its maker knew of.
+    /// Length of the whole record; in an offer the last flush its maker knew of; in hello and welcome the number of descriptors.
     pub record_bytes: u64,
     /// Length of the body.
     pub bytes: u32,

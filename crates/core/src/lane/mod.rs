@@ -6,6 +6,7 @@ mod buffers;
 pub mod client;
 pub mod frame;
 pub mod server;
+pub mod standing;
 pub mod stream;
 pub mod tls;
 pub mod wire;

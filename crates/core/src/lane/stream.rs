@@ -1,20 +1,24 @@
 //! Owns the byte streams under lanes: TCP and Unix sockets, connected and configured. TLS is layered on them.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags};
-use rustix::net::{AddressFamily, SendAncillaryBuffer, SocketType, sockopt};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer,
+    SendAncillaryMessage, SocketType, sockopt,
+};
 
 use super::buffers::set_buffers;
 use crate::error::{Error, Result};
 use crate::limits::{LANE_KEEPALIVE_S, LANE_STALL_MS};
-use crate::peer::SEND_FLAGS;
+use crate::peer::{self, RECV_FLAGS, SEND_FLAGS, WAITING_SEND_FLAGS};
 
 /// Prefix of a Unix socket's address.
 pub const UNIX_PREFIX: &str = "unix:";
@@ -39,6 +43,27 @@ pub trait Stream: Send + Sync {
     /// # Errors
     /// Errors of the system.
     fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Like `write`, and sends a descriptor with the first byte.
+    ///
+    /// # Errors
+    /// Errors of the system; `Unsupported` for all but a plain Unix socket.
+    fn write_with(&self, _parts: &[IoSlice<'_>], _fd: BorrowedFd<'_>) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Like `read`, and takes a descriptor that comes with the bytes.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn read_with(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+        Ok((self.read(buffer)?, None))
+    }
+
+    /// Whether the peer is a process of our own user on this machine, and nothing lies between.
+    fn is_own_user(&self) -> bool {
+        false
+    }
 
     /// Closes both directions and wakes the reading and the writing thread.
     fn shutdown(&self);
@@ -112,6 +137,39 @@ impl Stream for UnixStream {
     fn is_within_machine(&self) -> bool {
         true
     }
+
+    fn write_with(&self, parts: &[IoSlice<'_>], fd: BorrowedFd<'_>) -> io::Result<usize> {
+        let descriptors = [fd];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(rustix::net::sendmsg(self, parts, &mut control, WAITING_SEND_FLAGS)?)
+    }
+
+    fn read_with(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(buffer)];
+        let received = rustix::net::recvmsg(self, &mut parts, &mut control, RECV_FLAGS)?;
+        // Further descriptors than there is room for are closed by the system.
+        let fds = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        let fd = fds.last();
+        Ok((received.bytes, fd))
+    }
+
+    fn is_own_user(&self) -> bool {
+        is_user(self, rustix::process::getuid().as_raw())
+    }
+}
+
+/// Whether the peer of a connected Unix socket is of this user; false on systems that do not tell.
+fn is_user(stream: &UnixStream, user: u32) -> bool {
+    peer::uid(stream.as_fd()).is_ok_and(|uid| uid == Some(user))
 }
 
 fn send_now(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<usize> {

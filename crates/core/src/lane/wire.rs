@@ -2,12 +2,14 @@
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::frame::{FRAME_BYTES, Frame};
 use super::stream::Stream;
 use crate::error::{Error, Result};
+use crate::lent::LentPlace;
 use crate::limits::{
     LANE_HELLO_MS, LANE_SILENT_MS, LANE_STALL_MS, LANE_STEP_BYTES, LANE_STORE_IDLE_MS,
     LANE_TICK_MS, LANE_TOKEN_MS,
@@ -82,6 +84,25 @@ impl Reader {
         Frame::parse(&header)
     }
 
+    /// Like `frame` for the first frame of a lane, with which a descriptor may come.
+    ///
+    /// # Errors
+    /// As `frame`.
+    pub fn first_frame(&mut self, alive: &dyn Alive) -> Result<(Frame, Option<OwnedFd>)> {
+        let mut header = [0; FRAME_BYTES];
+        loop {
+            match self.stream.read_with(&mut header) {
+                Ok((0, _)) => return Err(Error::lane_failed("the peer closed the lane")),
+                Ok((begun, fd)) => {
+                    self.until = Some(Instant::now() + self.stall);
+                    self.exact(&mut header[begun..], alive)?;
+                    return Ok((Frame::parse(&header)?, fd));
+                }
+                Err(error) => retry(&error, "receiving", alive)?,
+            }
+        }
+    }
+
     /// Reads the body of a control frame.
     ///
     /// # Errors
@@ -148,6 +169,11 @@ pub(super) fn retry(error: &io::Error, doing: &str, alive: &dyn Alive) -> Result
 pub trait Bytes: Send + Sync {
     /// The whole memory.
     fn bytes(&self) -> &[u8];
+
+    /// Where it lies in memory that can be lent; `None` for other memory.
+    fn place(&self) -> Option<LentPlace<'_>> {
+        None
+    }
 }
 
 impl Bytes for Vec<u8> {
@@ -198,6 +224,41 @@ impl WriteBatch {
         let frame = frame.of(&body);
         let range = 0..body.len();
         self.push(frame, Some(Body { owner: Arc::new(body), range }));
+    }
+
+    /// Sends one frame with a descriptor of memory that is lent; false if the stream takes none, and then nothing is sent.
+    ///
+    /// # Errors
+    /// `LANE_FAILED`; the lane is then unusable.
+    pub fn send_with(
+        stream: &dyn Stream,
+        (frame, body): (Frame, &[u8]),
+        fd: BorrowedFd<'_>,
+        stall: Duration,
+        alive: &dyn Alive,
+    ) -> Result<bool> {
+        let header = frame.of(body).encode();
+        let mut parts = [IoSlice::new(&header), IoSlice::new(body)];
+        let mut rest = &mut parts[..];
+        let until = Instant::now() + stall;
+        let sent = loop {
+            match stream.write_with(rest, fd) {
+                Ok(sent) => break sent,
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
+                Err(_) if Instant::now() > until => {
+                    return Err(Error::lane_failed("the peer took no descriptor in time"));
+                }
+                Err(error) => retry(&error, "sending", alive)?,
+            }
+        };
+        IoSlice::advance_slices(&mut rest, sent);
+        send_all(stream, rest, stall, alive)?;
+        Ok(true)
+    }
+
+    /// Counts bytes that stand elsewhere as bytes of the batch, which then takes no further records.
+    pub fn count(&mut self, bytes: usize) {
+        self.body_bytes += bytes;
     }
 
     /// Sends the batch and empties it.

@@ -78,6 +78,18 @@ impl Allocation {
         self.space.is_some()
     }
 
+    /// Gives pages of a space their memory; where the system cannot, each access does.
+    pub(super) fn populate(&self) {
+        #[cfg(target_os = "linux")]
+        if self.space.is_some() {
+            use rustix::mm::{Advice, madvise};
+            let bytes = pages_of(self.layout.size()) * PAGE;
+            // SAFETY: the pages are ours, and the advice changes no contents.
+            let _ =
+                unsafe { madvise(self.start.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) };
+        }
+    }
+
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -41,12 +41,12 @@ impl Budget {
             free_list: FreeList::default(),
             space: usize::try_from(max.saturating_mul(STORE_SPACE_TIMES))
                 .ok()
-                .and_then(Space::new)
+                .and_then(|bytes| Space::new("tierkv-store", bytes))
                 .map(Arc::new),
         })
     }
 
-    pub(super) fn space(&self) -> Option<&Arc<Space>> {
+    pub(crate) fn space(&self) -> Option<&Arc<Space>> {
         self.space.as_ref()
     }
 

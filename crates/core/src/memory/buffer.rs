@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::allocation::{Allocation, real_bytes, real_bytes_max};
 use super::budget::Budget;
 use super::pages::PAGE;
+use crate::codec::raw::{LINE_BYTES, copy_past_cache};
 use crate::free_list::Memory as _;
 use crate::sync::{AtomicU32, Ordering};
 
@@ -65,7 +66,9 @@ pub(super) struct RecordBuffer {
     start: u32,
     bytes: u32,
     /// Initialised bytes of the record.
-    ready: usize,
+    ready: u32,
+    /// Whether its pages have no memory yet.
+    is_empty: bool,
 }
 
 impl RecordBuffer {
@@ -73,11 +76,11 @@ impl RecordBuffer {
     pub(super) fn new(shape: Shape, budget: &Budget) -> Option<Self> {
         let Shape { start, bytes, layout } = shape;
         if let Some(memory) = budget.spare(layout) {
-            return Some(Self { memory, start, bytes, ready: 0 });
+            return Some(Self { memory, start, bytes, ready: 0, is_empty: false });
         }
         let (memory, are_zeros) = Allocation::new(layout, budget.space())?;
-        let ready = if are_zeros { bytes as usize } else { 0 };
-        Some(Self { memory, start, bytes, ready })
+        let ready = if are_zeros { bytes } else { 0 };
+        Some(Self { memory, start, bytes, ready, is_empty: are_zeros })
     }
 
     /// Real memory in bytes: the allocator's usable size and header.
@@ -87,19 +90,51 @@ impl RecordBuffer {
 
     /// Bytes of the record; bytes not written yet are zeros.
     pub(super) fn span(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.populate();
         assert!(range.start <= range.end && range.end <= self.bytes as usize, "fits");
-        if self.ready < range.end {
-            let more = range.end - self.ready;
+        let ready = self.ready as usize;
+        if ready < range.end {
+            let more = range.end - ready;
             // SAFETY: within the allocation: `ready` is at most `range.end`, which is at most `bytes`.
-            let from = unsafe { self.record().add(self.ready) };
+            let from = unsafe { self.record().add(ready) };
             // SAFETY: `more` bytes from there end at `range.end`.
             unsafe { from.write_bytes(0, more) };
-            self.ready = range.end;
+            self.note_ready(range.end);
         }
         // SAFETY: within the allocation, as checked.
         let from = unsafe { self.record().add(range.start) };
         // SAFETY: initialised, and the reference to us is exclusive.
         unsafe { std::slice::from_raw_parts_mut(from.as_ptr(), range.len()) }
+    }
+
+    /// Notes that the record's first `bytes` bytes, of which it has as many, are initialised.
+    fn note_ready(&mut self, bytes: usize) {
+        self.ready = self.ready.max(u32::try_from(bytes).unwrap_or(self.bytes));
+    }
+
+    /// Gives empty pages their memory in one call, because a fault for each costs more. Not done when they are taken, which
+    /// happens under the store's lock.
+    fn populate(&mut self) {
+        if std::mem::take(&mut self.is_empty) {
+            self.memory.populate();
+        }
+    }
+
+    /// Offset in the record of the first byte that begins a line of the cache.
+    pub(super) fn first_line(&self) -> usize {
+        let address = self.record().addr().get();
+        address.next_multiple_of(LINE_BYTES) - address
+    }
+
+    /// Writes the next bytes of the record, which must begin where those written before end.
+    pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.populate();
+        assert!(at + bytes.len() <= self.bytes as usize && at <= self.ready as usize, "fits");
+        // SAFETY: within the allocation, as checked.
+        let target = unsafe { self.record().add(at) };
+        // SAFETY: so many bytes are ours from there, and the reference to us is exclusive.
+        unsafe { copy_past_cache(bytes, target.as_ptr()) };
+        self.note_ready(at + bytes.len());
     }
 
     /// The pages around the record, if it was reserved in pages.
@@ -108,7 +143,7 @@ impl RecordBuffer {
         if bytes > 0 && self.ready == 0 {
             // SAFETY: as long as its layout says, and the reference to us is exclusive.
             unsafe { self.memory.start().write_bytes(0, bytes) };
-            self.ready = self.bytes as usize;
+            self.ready = self.bytes;
         }
         // SAFETY: that many bytes are initialised, and the reference to `self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr(), bytes) }
@@ -117,7 +152,7 @@ impl RecordBuffer {
     /// The initialised bytes of the record.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the first `ready` bytes of the record are initialised.
-        unsafe { std::slice::from_raw_parts(self.record().as_ptr(), self.ready) }
+        unsafe { std::slice::from_raw_parts(self.record().as_ptr(), self.ready as usize) }
     }
 
     /// Turns the complete record into a shared one; its memory counts against `budget`.

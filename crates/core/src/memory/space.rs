@@ -9,15 +9,18 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::pages::PAGE;
+use crate::lent::{Lendable, LentPlace};
 
 /// Number of the longest spare runs checked for adjacent empty pages.
 const JOINED_TRIES: usize = 8;
 
 /// Reserved address space and its free pages.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(crate) struct Space {
     start: NonNull<c_void>,
     bytes: usize,
+    /// Object of the memory; `None` where the system has no such objects.
+    lendable: Option<Lendable>,
     free: Mutex<Free>,
 }
 
@@ -37,15 +40,27 @@ unsafe impl Send for Space {}
 unsafe impl Sync for Space {}
 
 impl Space {
-    /// Reserves `bytes` of address space without memory; `None` where the system refuses.
-    pub(super) fn new(bytes: usize) -> Option<Self> {
+    /// Reserves `bytes` of address space without memory; `None` where the system refuses. `name` is that of its object in `/proc`.
+    pub(crate) fn new(name: &str, bytes: usize) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(PAGE).filter(|bytes| *bytes > 0)?;
-        let start = reserve(bytes)?;
-        Some(Self { start, bytes, free: Mutex::new(Free::new(bytes / PAGE)) })
+        let (start, lendable) = reserve(name, bytes)?;
+        Some(Self { start, bytes, lendable, free: Mutex::new(Free::new(bytes / PAGE)) })
+    }
+
+    /// Object of the memory, which may be lent for reading.
+    pub(crate) fn lendable(&self) -> Option<&Lendable> {
+        self.lendable.as_ref()
+    }
+
+    /// Where an address lies in the memory's object; `None` for an address elsewhere, or without an object.
+    pub(crate) fn place_of(&self, address: *const u8) -> Option<LentPlace<'_>> {
+        let lendable = self.lendable.as_ref()?;
+        let offset = address.addr().checked_sub(self.start.addr().get())?;
+        (offset < self.bytes).then_some(LentPlace { lendable, offset: offset as u64 })
     }
 
     /// Takes pages for `bytes` bytes, and says whether all are zeros; `None` without a free run of that length.
-    pub(super) fn take(&self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
+    pub(crate) fn take(&self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
         let (from, are_zeros) = self.free().take(pages_of(bytes))?;
         Some((self.page(from), are_zeros))
     }
@@ -54,23 +69,23 @@ impl Space {
     ///
     /// # Safety
     /// `take` returned `start` for `bytes`, and no reference exists.
-    pub(super) unsafe fn give(&self, start: NonNull<u8>, bytes: usize) {
+    pub(crate) unsafe fn give(&self, start: NonNull<u8>, bytes: usize) {
         let from = (start.addr().get() - self.start.addr().get()) / PAGE;
         self.free().spare.give(from, pages_of(bytes));
     }
 
     /// Bytes of free pages that have memory.
-    pub(super) fn spare_bytes(&self) -> u64 {
+    pub(crate) fn spare_bytes(&self) -> u64 {
         (self.free().spare.pages * PAGE) as u64
     }
 
     /// Returns the spare memory above `room` bytes to the system, the shortest runs first.
-    pub(super) fn shrink(&self, room: u64) {
+    pub(crate) fn shrink(&self, room: u64) {
         let room = usize::try_from(room).map_or(usize::MAX, |room| room / PAGE);
         loop {
             let Some((from, pages)) = self.free().cut(room) else { return };
             // SAFETY: the pages are free, and cannot be taken meanwhile.
-            let is_gone = unsafe { empty(self.page(from), pages * PAGE) };
+            let is_gone = unsafe { self.empty(from, pages) };
             // Locked memory stays, so that its pages are not handed out as zeros.
             let mut free = self.free();
             if !is_gone {
@@ -82,7 +97,7 @@ impl Space {
     }
 
     /// Returns memory to the system that was not needed since the last call.
-    pub(super) fn trim(&self) {
+    pub(crate) fn trim(&self) {
         let needed = {
             let free = self.free();
             free.spare.pages - free.unused
@@ -92,12 +107,24 @@ impl Space {
         free.unused = free.spare.pages;
     }
 
+    /// Releases the memory of pages, which then read as zeros; returns whether the system took it.
+    ///
+    /// # Safety
+    /// No reference to the pages exists.
+    unsafe fn empty(&self, from: usize, pages: usize) -> bool {
+        match &self.lendable {
+            Some(lendable) => lendable.empty(from * PAGE, pages * PAGE),
+            // SAFETY: as the caller promises.
+            None => unsafe { empty(self.page(from), pages * PAGE) },
+        }
+    }
+
     fn page(&self, number: usize) -> NonNull<u8> {
         // SAFETY: every page number lies within the mapping.
         unsafe { self.start.cast::<u8>().add(number * PAGE) }
     }
 
-    pub(super) fn has(&self, place: NonNull<u8>) -> bool {
+    pub(crate) fn has(&self, place: NonNull<u8>) -> bool {
         let start = self.start.addr().get();
         (start..start + self.bytes).contains(&place.addr().get())
     }
@@ -115,22 +142,29 @@ impl Drop for Space {
 }
 
 #[cfg(all(target_os = "linux", not(loom)))]
-fn reserve(bytes: usize) -> Option<NonNull<c_void>> {
+fn reserve(name: &str, bytes: usize) -> Option<(NonNull<c_void>, Option<Lendable>)> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new anonymous mapping aliases nothing.
-    let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
-    let start = NonNull::new(start.ok()?)?;
+    let object = || {
+        let lendable = Lendable::create(name, bytes)?;
+        Some((lendable.map(bytes)?, Some(lendable)))
+    };
+    let anonymous = || {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping aliases nothing.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
+        Some((NonNull::new(start.ok()?)?, None))
+    };
+    let (start, lendable) = object().or_else(anonymous)?;
     // Huge pages would add memory beyond a record's end. A system without them refuses the call, which is harmless.
     // SAFETY: the mapping is ours, and the advice changes no contents.
     let _ = unsafe { madvise(start.as_ptr(), bytes, Advice::LinuxNoHugepage) };
-    Some(start)
+    Some((start, lendable))
 }
 
 /// Elsewhere released pages do not read as zeros, so that only the system allocator is used.
 #[cfg(not(all(target_os = "linux", not(loom))))]
-fn reserve(_: usize) -> Option<NonNull<c_void>> {
+fn reserve(_: &str, _: usize) -> Option<(NonNull<c_void>, Option<Lendable>)> {
     None
 }
 
@@ -318,7 +352,7 @@ mod tests {
 
     #[test]
     fn pages_come_back_with_their_memory_until_it_is_the_systems() {
-        let space = Space::new(8 * PAGE).expect("address space");
+        let space = Space::new("tierkv-test", 8 * PAGE).expect("address space");
         let first = fill(&space, 3);
         assert!(space.has(first) && space.take(6 * PAGE).is_none());
         // SAFETY: taken so, and not used any more.
@@ -340,7 +374,7 @@ mod tests {
     #[test]
     fn a_spare_run_that_is_too_short_is_taken_with_empty_pages_beside_it() {
         for before in [0, 3] {
-            let space = Space::new(8 * PAGE).expect("address space");
+            let space = Space::new("tierkv-test", 8 * PAGE).expect("address space");
             let (left, middle) = (fill(&space, before.max(1)), fill(&space, 2));
             let right = fill(&space, 8 - 2 - before.max(1));
             // SAFETY: taken so, and not used any more.
@@ -356,7 +390,7 @@ mod tests {
 
     #[test]
     fn what_was_needed_since_the_last_time_is_not_trimmed() {
-        let space = Space::new(16 * PAGE).expect("address space");
+        let space = Space::new("tierkv-test", 16 * PAGE).expect("address space");
         let (first, second) = (fill(&space, 2), fill(&space, 4));
         // SAFETY: taken so, and not used any more.
         unsafe { space.give(first, 2 * PAGE) };

@@ -74,6 +74,22 @@ impl Reservation {
         Ok(self.progress.is_complete())
     }
 
+    /// Copies the whole record from memory that others may write at any time. Each byte is copied once, and what was copied is
+    /// checked by `commit`.
+    ///
+    /// # Errors
+    /// `BAD_RECORD` for another length.
+    pub fn copy(&mut self, record: &[u8]) -> Result<()> {
+        let is_whole = (self.progress.filled(), self.progress.rest()) == (0, record.len());
+        let Some(memory) = self.memory.as_mut().filter(|_| is_whole) else {
+            return Err(Error::bad_record(format!(
+                "it has {} bytes, not as offered",
+                record.len()
+            )));
+        };
+        memory.copy(record, |at, part| self.progress.accept(at as u64, part))
+    }
+
     /// Like `commit`; in a store that answers once a record is durable, waits for that and returns `Durable`.
     #[must_use]
     pub fn commit_durably(self) -> ItemStatus {

@@ -24,6 +24,8 @@ const ATTEMPTS: u32 = 10;
 /// The failpoint, and the folder to work in.
 const POINT: &str = "TIERKV_TEST_FAILPOINT";
 const FOLDER: &str = "TIERKV_TEST_FOLDER";
+/// Failpoints where records are read in the other side's memory.
+const LENT: [&str; 2] = ["lane.copy", "lane.read"];
 /// Reached in order: who dies at the end has failed and waited before.
 const SCRIPT: &str = "16*off->3*return->12*off->2*sleep(50)->12*off->1*return(abort)";
 /// Rounds that must have ended well before the process dies; with fewer it is void.
@@ -45,10 +47,21 @@ fn ledger_of(folder: &Path) -> PathBuf {
     folder.with_extension("ledger")
 }
 
+fn socket_of(folder: &Path) -> PathBuf {
+    folder.with_extension("sock")
+}
+
 /// A session that serves; one that a failpoint ends at once is opened again.
-fn connect(vault: &Vault) -> Lanes {
+fn connect(vault: &Vault, lent: Option<&Engine>) -> Lanes {
     loop {
-        let lanes = Lanes::dial(&vault.address, vault.token(), 2, timing());
+        let lanes = match lent {
+            Some(engine) => {
+                let (rails, outbox) =
+                    (vec![vault.address.as_str().into()], Arc::clone(&engine.outbox));
+                Lanes::of(rails, vault.token(), 2, timing(), None, Some(outbox))
+            }
+            None => Lanes::dial(&vault.address, vault.token(), 2, timing()),
+        };
         if lanes.next() == (0, Outcome::Up) {
             return lanes;
         }
@@ -91,14 +104,20 @@ fn round(lanes: &Lanes, engine: &Engine, number: u8, ledger: &mut File) -> Optio
 fn a_process_that_dies_at_a_failpoint() {
     let (Ok(point), Ok(folder)) = (std::env::var(POINT), std::env::var(FOLDER)) else { return };
     let folder = Path::new(&folder);
-    let vault = Vault::over(open(folder), |_| {});
     let engine = Engine::new(Shape::Strided, 40);
+    let lent = LENT.contains(&&*point).then_some(&engine);
+    let vault = match lent {
+        Some(_) => {
+            Vault::at(&format!("unix:{}", socket_of(folder).display()), open(folder), |_| {})
+        }
+        None => Vault::over(open(folder), |_| {}),
+    };
     let mut ledger = File::create(ledger_of(folder)).unwrap();
     fail::cfg(&point, SCRIPT).unwrap();
-    let mut lanes = connect(&vault);
+    let mut lanes = connect(&vault, lent);
     for number in 1..ROUNDS {
         if round(&lanes, &engine, number, &mut ledger).is_none() {
-            lanes = connect(&vault);
+            lanes = connect(&vault, lent);
         }
     }
 }
@@ -115,6 +134,8 @@ fn died_at(point: &str) -> Folder {
             .output()
             .unwrap();
         said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // The process leaves its socket.
+        let _ = fs::remove_file(socket_of(folder.path()));
         assert!(!said.contains("panicked"), "{point}: {said}");
         if output.status.signal() == Some(SIGABRT) {
             return folder;

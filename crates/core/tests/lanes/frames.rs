@@ -57,7 +57,7 @@ fn f10_what_no_peer_may_send_is_refused_before_a_byte_of_it_is_received() {
     for (at, bytes, text) in [
         (4, &[1_u8][..], "version 1"),
         (5, &[0], "unknown kind 0"),
-        (5, &[15], "unknown kind 15"),
+        (5, &[17], "unknown kind 17"),
         (32, &[1, 0, 16, 0], "a body of 1048577 bytes"),
         (32, &[0, 0, 0, 0], "a body of 0 bytes"),
         (16, &[0xFF; 8], "brings 1048576 bytes"),
@@ -69,6 +69,8 @@ fn f10_what_no_peer_may_send_is_refused_before_a_byte_of_it_is_received() {
         (5, &[Kind::Error as u8], "of kind Error has a body"),
         (5, &[Kind::Probe as u8], "of kind Probe has a body"),
         (5, &[Kind::Waited as u8], "of kind Waited has a body"),
+        (5, &[Kind::Standing as u8], "of kind Standing has a body"),
+        (5, &[Kind::Read as u8], "of kind Read has a body"),
     ] {
         let error = Frame::parse(&forged(at, bytes)).unwrap_err().text;
         assert!(error.contains(text), "{error}");
@@ -103,13 +105,16 @@ fn nonsense(random: &mut Random) -> Vec<u8> {
         Kind::Offer,
         Kind::Wanted,
         Kind::Error,
-    ][usize::try_from(pick(random, 9)).unwrap()];
+        Kind::Standing,
+        Kind::Read,
+    ][usize::try_from(pick(random, 11)).unwrap()];
     let items = usize::try_from(pick(random, 5)).unwrap();
     let bytes = match kind {
         Kind::Hello => 32,
         Kind::Lookup | Kind::Fetch => 32 + items * 36,
         Kind::Offer => 32 + items * 44,
         Kind::Chunk => 1 + items * 100,
+        Kind::Standing => 20 + items * 20,
         Kind::Wanted | Kind::Error => items,
         _ => 0,
     };

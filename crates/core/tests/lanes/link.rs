@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -25,12 +26,18 @@ pub fn usual() -> &'static Pair {
 /// One end of a connection.
 pub enum Link {
     Clear(TcpStream),
+    Local(UnixStream),
     Vault(Box<StreamOwned<ServerConnection, TcpStream>>),
     Client(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
 impl Link {
     pub fn in_clear(address: &str) -> Self {
+        if let Some(path) = address.strip_prefix("unix:") {
+            let stream = UnixStream::connect(path).unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            return Self::Local(stream);
+        }
         Self::Clear(patient(TcpStream::connect(address).unwrap()))
     }
 
@@ -64,6 +71,7 @@ impl Link {
 
     fn tcp(&self) -> &TcpStream {
         match self {
+            Self::Local(_) => panic!("no TCP"),
             Self::Clear(stream) => stream,
             Self::Vault(stream) => &stream.sock,
             Self::Client(stream) => &stream.sock,
@@ -109,6 +117,7 @@ impl Read for Link {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Clear(stream) => stream.read(buffer),
+            Self::Local(stream) => stream.read(buffer),
             Self::Vault(stream) => stream.read(buffer),
             Self::Client(stream) => stream.read(buffer),
         }
@@ -119,6 +128,7 @@ impl Write for Link {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Clear(stream) => stream.write(bytes),
+            Self::Local(stream) => stream.write(bytes),
             Self::Vault(stream) => stream.write(bytes),
             Self::Client(stream) => stream.write(bytes),
         }
@@ -127,6 +137,7 @@ impl Write for Link {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Clear(stream) => stream.flush(),
+            Self::Local(stream) => stream.flush(),
             Self::Vault(stream) => stream.flush(),
             Self::Client(stream) => stream.flush(),
         }

@@ -18,6 +18,8 @@ mod link;
 
 /// Whether what is tested here travels under TLS; `lanes_tls` runs the same again with it.
 const IS_SECURE: bool = false;
+/// Whether clients and vaults read records in each other's memory; `lanes_lent` runs a part of this with it.
+const IS_LENT: bool = false;
 
 mod bounds;
 mod deferred;

@@ -1,5 +1,7 @@
 //! Owns what lane tests stand on: a vault's store and lanes, an engine's arena, and a client that keeps every outcome.
 
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ use tierkv_core::slots::Lease;
 use tierkv_core::store::{self, CLASS_ANY, ItemStatus, Store};
 
 use super::random::Random;
-use super::{IS_SECURE, link};
+use super::{IS_LENT, IS_SECURE, link};
 
 pub const MIB: usize = 1 << 20;
 pub const NAMESPACE: [u8; 32] = [7; 32];
@@ -108,9 +110,18 @@ impl Vault {
         Self::over(new_store(), adjust)
     }
 
+    /// An address of a socket of its own.
+    pub fn socket() -> String {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("tierkv-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        format!("unix:{}", std::env::temp_dir().join(name).display())
+    }
+
     /// The lanes of a store.
     pub fn over(store: Arc<Store>, adjust: impl FnOnce(&mut server::Options)) -> Self {
-        Self::at("127.0.0.1:0", store, adjust)
+        let address = if IS_LENT { Self::socket() } else { "127.0.0.1:0".to_owned() };
+        Self::at(&address, store, adjust)
     }
 
     /// The same at another address.
@@ -120,8 +131,8 @@ impl Vault {
         options.timing = timing();
         options.tls = IS_SECURE.then(|| link::usual().server());
         adjust(&mut options);
+        let at = listener::Options::new(address, options.tls.is_some());
         let server = Arc::new(Server::new(Arc::clone(&store), options));
-        let at = listener::Options::new(address, IS_SECURE);
         let listener = Listener::open(at, Some(Arc::clone(&server)), None).unwrap();
         let bound = listener.port().map(|port| format!("127.0.0.1:{port}"));
         let address = bound.unwrap_or_else(|| address.to_owned());
@@ -142,6 +153,19 @@ impl Vault {
         let counts = self.server.status().counts;
         counts.into_iter().find(|(counted, _)| *counted == name).map_or(0, |(_, n)| n)
     }
+}
+
+impl Drop for Vault {
+    fn drop(&mut self) {
+        if let Some(path) = self.address.strip_prefix("unix:") {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+thread_local! {
+    /// Outbox of the engine that the thread made last, whose memory its clients lend.
+    static OUTBOX: RefCell<Arc<Outbox>> = RefCell::default();
 }
 
 /// A client whose outcomes come one after another.
@@ -180,16 +204,31 @@ impl Lanes {
         timing: Timing,
         tls: Option<tls::Client>,
     ) -> Self {
+        let lends = IS_LENT.then(|| OUTBOX.with_borrow(Arc::clone));
+        Self::of(rails, token, lanes, timing, tls, lends)
+    }
+
+    /// The same, lending the records of an outbox.
+    pub fn of(
+        rails: Vec<Rail>,
+        token: Token,
+        lanes: u16,
+        timing: Timing,
+        tls: Option<tls::Client>,
+        lends: Option<Arc<Outbox>>,
+    ) -> Self {
         let (tell, outcomes) = channel();
         let sink = move |request, outcome| drop(tell.send((request, outcome)));
         let (down, up) = <(Arc<_>, Arc<_>)>::default();
-        let options = Options { rails, token, lanes, tls, timing, down: Arc::clone(&down), up };
+        let options =
+            Options { rails, token, lanes, tls, timing, down: Arc::clone(&down), up, lends };
         Self { client: Client::open(options, Arc::new(sink)).unwrap(), down, outcomes }
     }
 
     pub fn open(vault: &Vault, lanes: u16) -> Self {
         let open = Self::dial(&vault.address, vault.token(), lanes, timing());
         assert_eq!(open.next(), (0, Outcome::Up));
+        assert_eq!(open.client.lends(), [IS_LENT; 2]);
         open
     }
 
@@ -244,7 +283,9 @@ impl Engine {
         let arena = Arc::new(Arena::create(&options).unwrap());
         arena.prefault().unwrap();
         until(|| arena.status().touched_slots == slots);
-        Self { arena, geometry, inbox: Arc::default(), outbox: Arc::default() }
+        let outbox = Arc::default();
+        OUTBOX.set(Arc::clone(&outbox));
+        Self { arena, geometry, inbox: Arc::default(), outbox }
     }
 
     pub fn lease(&self) -> Lease {

@@ -12,6 +12,8 @@ mod random;
 
 /// Whether what is tested here travels under TLS.
 const IS_SECURE: bool = true;
+/// Whether clients and vaults read records in each other's memory; `lanes_lent` runs a part of this with it.
+const IS_LENT: bool = false;
 
 #[path = "../lanes/bounds.rs"]
 mod bounds;

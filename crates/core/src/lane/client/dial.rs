@@ -1,5 +1,6 @@
 //! Owns the opening of one lane: connect, hello and welcome within one time limit.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,18 +60,32 @@ fn open_lane(
         stream.limit_unsent(RAIL_SOCKET_BYTES);
         hello.offset = rails.len() as u64;
     }
-    let mut batch = WriteBatch::default();
-    batch.push_owned(hello, token.to_vec());
     // A vault that does not take the hello may have sent a reason, which is the better error.
-    let _ = batch.send(&*stream, timing.hello, &dialling);
+    let _ = if let Some(fd) = lent(options, lane, &*stream) {
+        let hello = Frame { record_bytes: 1, ..hello };
+        WriteBatch::send_with(&*stream, (hello, token), fd.as_fd(), timing.hello, &dialling)
+    } else {
+        let mut batch = WriteBatch::default();
+        batch.push_owned(hello, token.to_vec());
+        batch.send(&*stream, timing.hello, &dialling).map(|()| true)
+    };
     let mut reader = Reader::new(Arc::clone(&stream), timing.hello);
-    let answer = reader.frame(&dialling)?;
+    let (answer, lent) = reader.first_frame(&dialling)?;
+    if answer.kind == Kind::Welcome {
+        session.welcomed(&answer, lent.as_ref().filter(|_| stream.is_own_user()));
+    }
     match answer.kind {
         Kind::Welcome if are_several => Ok(Arc::new(Watched::new(stream, session, lane.into()))),
         Kind::Welcome => Ok(stream),
         Kind::Error => Err(refused(&reader.body(&answer, &dialling)?)),
         kind => Err(Error::lane_failed(format!("the vault answered hello with {kind:?}"))),
     }
+}
+
+/// A descriptor of our records' memory, for the first lane to a vault of our user on this machine.
+fn lent(options: &Options, lane: u16, stream: &dyn Stream) -> Option<OwnedFd> {
+    let outbox = options.lends.as_ref().filter(|_| lane == 0 && stream.is_own_user())?;
+    outbox.lendable()?.for_readers().ok()
 }
 
 /// Turns the text of an error frame into an error.

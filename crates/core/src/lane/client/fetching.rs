@@ -10,7 +10,7 @@ use crate::geometry::Geometry;
 use crate::inbox::{Chunk, Inbox, Reassembly, Wanted};
 use crate::lane::frame::{Frame, TraceContext};
 use crate::pool::PooledBuffer;
-use crate::record::{Hash, PACKED_KEY_BYTES};
+use crate::record::{Hash, Header, PACKED_KEY_BYTES};
 use crate::slots::Lease;
 use crate::store::ItemStatus;
 
@@ -172,6 +172,40 @@ impl FetchRequest {
         }
     }
 
+    /// Takes a record that stands in the vault's memory: copies it once, and checks what it copied. Returns its bytes; 0 where its
+    /// item is settled.
+    pub fn stands(&self, item: u32, record: &[u8]) -> Result<usize> {
+        let index = item as usize;
+        let reassembly = {
+            let mut state = self.state();
+            match state.items.get(index) {
+                Some(Item::Waiting) => {}
+                Some(Item::Settled(_)) => return Ok(0),
+                Some(Item::Arriving(_)) => {
+                    return Err(Error::lane_failed("the vault sent a record in two ways"));
+                }
+                None => {
+                    let text = format!("the vault sent item {item}, which was not asked for");
+                    return Err(Error::lane_failed(text));
+                }
+            }
+            match self.begin(index, record.len() as u64) {
+                Ok(reassembly) => {
+                    let reassembly = Arc::new(reassembly);
+                    state.items[index] = Item::Arriving(Arc::clone(&reassembly));
+                    reassembly
+                }
+                Err(error) => {
+                    state.refuse(index, &error);
+                    return Ok(0);
+                }
+            }
+        };
+        let verdict = reassembly.take_standing(record);
+        self.settle(item, verdict.map(Some));
+        Ok(record.len())
+    }
+
     fn begin(&self, index: usize, record_bytes: u64) -> Result<Reassembly> {
         match &self.goal {
             Goal::Slots(Targets { namespace, fidelity, arena, inbox, items, .. }) => {
@@ -189,7 +223,11 @@ impl FetchRequest {
 
     /// Takes a complete chunk.
     pub fn arrived(&self, item: u32, chunk: Chunk) {
-        let verdict = chunk.finish();
+        self.settle(item, chunk.finish());
+    }
+
+    /// Takes the verdict on a record; `Ok(None)` while it is not whole.
+    fn settle(&self, item: u32, verdict: Result<Option<Header>>) {
         let mut state = self.state();
         match verdict {
             Ok(None) => {}

@@ -6,6 +6,7 @@ mod rails;
 mod requests;
 mod sender;
 mod session;
+mod standing;
 mod storing;
 mod watch;
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use self::fetching::FetchRequest;
 pub use self::fetching::{Keep, Kept, Target, Targets};
 pub use self::rails::Rail;
-use self::requests::{Probe, Request};
+use self::requests::{Lent, Probe, Request};
 use self::session::Session;
 use self::storing::StoreRequest;
 pub use self::storing::{Content, Outgoing};
@@ -26,6 +27,7 @@ use super::wire::Timing;
 use crate::error::{Error, Result};
 use crate::goodput::Goodput;
 use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_PROBE_CHUNKS_MAX, LANES_MAX, RAILS_MAX};
+use crate::outbox::Outbox;
 use crate::record::{Hash, PACKED_KEY_BYTES};
 use crate::store::MADE_NOW;
 
@@ -46,6 +48,9 @@ pub struct Options {
     pub down: Arc<Goodput>,
     /// Goodput that counts stored bytes.
     pub up: Arc<Goodput>,
+    /// Lends the memory of these records to a vault of our user on this machine, and reads records in the vault's; `None`: all
+    /// bytes travel.
+    pub lends: Option<Arc<Outbox>>,
 }
 
 /// Outcome of a request; each has exactly one.
@@ -214,6 +219,13 @@ impl Client {
     #[must_use]
     pub fn progress(&self, request: u32) -> Option<u64> {
         self.session.progress(request)
+    }
+
+    /// Whether records of the vault, and ours, are read where they stand.
+    #[must_use]
+    pub fn lends(&self) -> [bool; 2] {
+        let Lent { reads, is_read, .. } = self.session.state().lent;
+        [reads, is_read]
     }
 
     /// Rails that ended the session or kept it from beginning.

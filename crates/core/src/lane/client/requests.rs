@@ -10,9 +10,11 @@ use super::Outcome;
 use super::fetching::FetchRequest;
 use super::storing::{Sending, StoreRequest};
 use crate::error::{Error, Result};
-use crate::lane::frame::Frame;
+use crate::lane::frame::{FETCH_STANDING, Frame};
+use crate::lane::standing::Place;
 use crate::lane::stream::Stream;
-use crate::limits::LANES_STORING_MAX;
+use crate::limits::{LANE_STANDING_BYTES_MAX, LANES_STORING_MAX};
+use crate::outbox::Outbox;
 
 /// Kind of an open request.
 pub enum Request {
@@ -28,6 +30,8 @@ pub struct State {
     pub is_up: bool,
     /// Number of lanes used for fetches in clear; 0: all.
     pub fetching: u16,
+    /// What the two sides read in each other's memory.
+    pub lent: Lent,
     pub lanes: Vec<Arc<dyn Stream>>,
     pub rails: usize,
     /// Rails that ended the session.
@@ -44,6 +48,19 @@ pub struct State {
     pub receiving: usize,
     /// An end that was not reported yet.
     ended: Option<Ended>,
+}
+
+/// What is read where it stands.
+#[derive(Default)]
+pub struct Lent {
+    /// Whether fetched records are read in the vault's memory.
+    pub reads: bool,
+    /// Whether stored records are read in ours.
+    pub is_read: bool,
+    /// Bytes of our records that the vault has not read yet.
+    pub standing_bytes: usize,
+    /// Whether a lane waits until these are fewer.
+    pub waits: bool,
 }
 
 /// Reason for the end, and the requests that were open.
@@ -91,12 +108,20 @@ impl State {
             Request::Fetch(fetch) if !fetch.opens_records() => self.fetching,
             _ => frame.code,
         };
-        Frame { request: id, code, ..frame }
+        let item = match request {
+            Request::Fetch(_) if self.lent.reads => FETCH_STANDING,
+            _ => frame.item,
+        };
+        Frame { request: id, code, item, ..frame }
     }
 
     /// Takes the next record for this lane, from the oldest store that has one.
     pub fn claim(&mut self, lane: usize) -> Option<Sending> {
         if lane >= self.storing() {
+            return None;
+        }
+        self.lent.waits = self.lent.standing_bytes >= LANE_STANDING_BYTES_MAX;
+        if self.lent.waits {
             return None;
         }
         self.requests.iter_mut().find_map(|(id, open)| match &mut open.request {
@@ -132,9 +157,28 @@ impl State {
         self.end(id, done)
     }
 
+    /// Removes a request. Its records, if any, stand no more.
+    pub fn remove(&mut self, id: u32) -> Option<Open> {
+        let open = self.requests.remove(&id)?;
+        if let Request::Store(store) = &open.request {
+            self.lent.standing_bytes -= store.standing_bytes();
+        }
+        Some(open)
+    }
+
+    /// Names a record of `outbox` to the vault, which reads it where it stands; `None` where its bytes are to be sent.
+    pub fn name(&mut self, sending: &Sending, outbox: Option<&Outbox>) -> Option<Place> {
+        let place = sending.place(outbox.filter(|_| self.lent.is_read)?)?;
+        match self.requests.get_mut(&sending.request()).map(|open| &mut open.request) {
+            Some(Request::Store(store)) => self.lent.standing_bytes += store.stand(sending),
+            _ => return None,
+        }
+        Some(place)
+    }
+
     /// Removes an answered request.
     pub fn end(&mut self, id: u32, outcome: Outcome) -> Option<Outcome> {
-        self.requests.remove(&id).map(|_| outcome)
+        self.remove(id).map(|_| outcome)
     }
 }
 
@@ -180,11 +224,11 @@ impl State {
     }
 }
 
-/// Number of lanes for fetches in clear: one per processor, since each lane keeps one busy at both ends, but at least one
-/// per rail. Fetches over TLS use all lanes, because decryption makes the receiving end the slower one.
-pub fn fetching(lanes: &[Arc<dyn Stream>], rails: usize) -> u16 {
+/// Number of lanes for fetches in clear: one per processor, since each lane keeps one busy at both ends (or at ours, where
+/// records are read in the vault's memory), but at least one per rail. Fetches over TLS use all lanes, because decryption makes the receiving end the slower one.
+pub fn fetching(lanes: &[Arc<dyn Stream>], rails: usize, reads: bool) -> u16 {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let is_shared = lanes.first().is_some_and(|lane| lane.is_within_machine());
-    let ours = if is_shared { processors / 2 } else { processors };
+    let ours = if is_shared && !reads { processors / 2 } else { processors };
     u16::try_from(ours.clamp(rails, lanes.len().max(rails))).unwrap_or(u16::MAX)
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::session::Session;
 use super::storing::Sending;
 use crate::error::{Error, Result};
-use crate::lane::frame::Frame;
+use crate::lane::frame::{Frame, Kind};
+use crate::lane::standing::{PLACE_BYTES, Place};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{WriteBatch, send_all};
 #[cfg(target_os = "linux")]
@@ -78,7 +79,10 @@ impl Session {
             let current = sending.take().filter(|sending| state.wants(sending));
             match current.or_else(|| has_room.then(|| state.claim(lane)).flatten()) {
                 Some(current) if has_room && current.is_made() => {
-                    *sending = current.push_chunk(batch);
+                    match state.name(&current, self.options.lends.as_deref()) {
+                        Some(place) => push_place(batch, &current, place),
+                        None => *sending = current.push_chunk(batch),
+                    }
                 }
                 Some(mut current) if has_room => {
                     drop(state);
@@ -98,6 +102,14 @@ impl Session {
             }
         }
     }
+}
+
+/// Adds the name of a record that the vault reads in our memory.
+fn push_place(batch: &mut WriteBatch, sending: &Sending, place: Place) {
+    let mut body = Vec::with_capacity(PLACE_BYTES);
+    place.push_to(&mut body);
+    batch.push_owned(Frame::new(Kind::Standing, sending.request()), body);
+    batch.count(usize::try_from(place.bytes).unwrap_or(usize::MAX / 2));
 }
 
 /// Whether a lane carries only stores.

@@ -16,6 +16,7 @@ use crate::error::{Code, Error, Result};
 use crate::lane::frame::{FAR_PACE_BYTES, Frame, Kind};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader};
+use crate::lent::Borrowed;
 use crate::limits::{LANE_REQUESTS_MAX, LANE_STEP_BYTES};
 
 /// All lanes to one vault; they end together.
@@ -28,6 +29,8 @@ pub struct Session {
     /// Time of the last byte over each rail, with several rails.
     pub(super) heard: Vec<AtomicU64>,
     state: Mutex<State>,
+    /// The vault's memory, if it lends it.
+    pub(super) borrowed: OnceLock<Borrowed>,
     /// Set once all lanes are open.
     pub(super) outs: OnceLock<Vec<Out>>,
     /// Signalled when there may be something to send.
@@ -53,6 +56,7 @@ impl Session {
             born: Instant::now(),
             received_ms: AtomicU64::new(0),
             state: Mutex::default(),
+            borrowed: OnceLock::new(),
             outs: OnceLock::new(),
             wake: Condvar::new(),
             watched: Condvar::new(),
@@ -72,8 +76,11 @@ impl Session {
             state.check()?;
             state.is_up = true;
             state.rails = self.options.rails.len();
-            state.fetching =
-                if self.options.tls.is_some() { 0 } else { fetching(&lanes, state.rails) };
+            state.lent.reads = self.borrowed.get().is_some();
+            state.fetching = match self.options.tls {
+                Some(_) => 0,
+                None => fetching(&lanes, state.rails, state.lent.reads),
+            };
             state.control = lanes.iter().map(|_| VecDeque::new()).collect();
         }
         self.note_received();
@@ -85,7 +92,9 @@ impl Session {
             spawn("tierkv-lane-out", move || session.guarded(|| session.send(lane)))?;
             let session = Arc::clone(self);
             let mut reader = Reader::new(stream, self.options.timing.stall);
-            spawn("tierkv-lane-in", move || session.guarded(|| session.receive(&mut reader)))?;
+            spawn("tierkv-lane-in", move || {
+                session.guarded(|| session.receive(lane, &mut reader));
+            })?;
         }
         Ok(())
     }
@@ -124,22 +133,33 @@ impl Session {
             }
         }
         state.requests.insert(id, Open { request, lane, begun: Instant::now() });
+        self.send_control(state, lane, frame, body);
+        Ok(id)
+    }
+
+    /// Sends a control frame from the calling thread if the lane is idle, else leaves it to the lane's own.
+    pub(super) fn send_control(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        lane: usize,
+        frame: Frame,
+        body: Vec<u8>,
+    ) {
         let out = self.outs.get().map(|outs| &outs[lane]);
         let idle = out.filter(|_| state.control[lane].is_empty());
         let Some((out, mut rest)) = idle.and_then(|out| Some((out, out.rest.try_lock().ok()?)))
         else {
             state.control[lane].push_back((frame, body));
             self.wake.notify_all();
-            return Ok(id);
+            return;
         };
         drop(state);
         if out.send_now(&mut rest, frame, &body) {
-            return Ok(id);
+            return;
         }
         drop(rest);
         self.state().rests.insert(lane);
         self.wake.notify_all();
-        Ok(id)
     }
 
     pub fn progress(&self, request: u32) -> Option<u64> {
@@ -159,7 +179,7 @@ impl Session {
     pub(super) fn give_up(&self, request: u32, error: Error) {
         let (statuses, is_silent) = {
             let mut state = self.state();
-            let Some(open) = state.requests.remove(&request) else { return };
+            let Some(open) = state.remove(request) else { return };
             state.control[open.lane].push_back((cancel_frame(request), Vec::new()));
             self.wake.notify_all();
             let silent = self.options.timing.silent;
@@ -210,12 +230,13 @@ impl Session {
         }
     }
 
-    fn receive(&self, reader: &mut Reader) -> Result<()> {
+    fn receive(&self, lane: usize, reader: &mut Reader) -> Result<()> {
         loop {
             let frame = reader.frame(self)?;
             self.note_received();
             match frame.kind {
                 Kind::Chunk => self.chunk(&frame, reader)?,
+                Kind::Standing => self.read_standing(lane, &frame, &reader.body(&frame, self)?)?,
                 Kind::Status => self.status(&frame)?,
                 Kind::Found => self.found(&frame, reader.body(&frame, self)?)?,
                 Kind::Wanted => self.wanted(&frame, &reader.body(&frame, self)?)?,
@@ -271,6 +292,8 @@ impl Session {
                 return Ok(());
             };
             self.options.up.moved(store.result(frame)?);
+            let read = store.was_read(frame.item);
+            self.make_room(&mut state, read);
             state.stored(frame.request)
         };
         self.tell(frame.request, outcome);
@@ -319,20 +342,20 @@ impl Session {
         }
         // The lanes remain up, but an immediate retry would fail again.
         let error = Error::new(Code::NoMemory, error.text);
-        let open = self.state().requests.remove(&frame.request);
+        let open = self.state().remove(frame.request);
         let outcome = open.map(|open| Outcome::Failed(error, open.request.give_up()));
         self.tell(frame.request, outcome);
         Ok(())
     }
 
-    fn fetch(&self, request: u32) -> Option<Arc<FetchRequest>> {
+    pub(super) fn fetch(&self, request: u32) -> Option<Arc<FetchRequest>> {
         match self.state().requests.get(&request).map(|open| &open.request) {
             Some(Request::Fetch(fetch)) => Some(Arc::clone(fetch)),
             _ => None,
         }
     }
 
-    fn end_fetch(&self, id: u32, fetch: &FetchRequest) {
+    pub(super) fn end_fetch(&self, id: u32, fetch: &FetchRequest) {
         let Some((statuses, reason)) = fetch.outcome() else { return };
         let outcome = self.state().end(id, Outcome::Done(statuses, fetch.bytes(), reason));
         self.tell(id, outcome);
@@ -344,8 +367,13 @@ impl Session {
         }
     }
 
-    fn note_received(&self) {
+    pub(super) fn note_received(&self) {
         self.received_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    /// Time of the last byte from the vault, in ms since `born`.
+    pub(super) fn received_at(&self) -> u64 {
+        self.received_ms.load(Ordering::Relaxed)
     }
 
     /// Milliseconds since `born`.
@@ -359,10 +387,10 @@ impl Session {
 }
 
 /// Counts a chunk being received; the end is reported only while there is none.
-struct ReceivingChunk<'a>(&'a Session);
+pub(super) struct ReceivingChunk<'a>(&'a Session);
 
 impl<'a> ReceivingChunk<'a> {
-    fn begin(session: &'a Session) -> Self {
+    pub(super) fn begin(session: &'a Session) -> Self {
         session.state().receiving += 1;
         Self(session)
     }

@@ -1,13 +1,15 @@
 //! Owns the sending side of a client's stores: the records that the vault wants, for any free lane.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
+use crate::lane::standing::Place;
 use crate::lane::wire::{Body, Bytes, WriteBatch};
+use crate::lent::LentPlace;
 use crate::limits::{LANE_CHUNK_BYTES, LANE_NO_RECORD_BYTES};
-use crate::outbox::DeferredRecord;
+use crate::outbox::{DeferredRecord, Outbox};
 use crate::pool::PooledBuffer;
 use crate::record::PACKED_KEY_BYTES;
 use crate::store::ItemStatus;
@@ -15,6 +17,10 @@ use crate::store::ItemStatus;
 impl Bytes for PooledBuffer {
     fn bytes(&self) -> &[u8] {
         self
+    }
+
+    fn place(&self) -> Option<LentPlace<'_>> {
+        PooledBuffer::place(self)
     }
 }
 
@@ -70,6 +76,8 @@ pub struct StoreRequest {
     pub bytes: u64,
     /// Records that could not be made; the vault is told so, and answers once it no longer waits for them.
     missed: BTreeSet<u32>,
+    /// Records that the vault reads where they stand.
+    standing: BTreeMap<u32, Arc<dyn Bytes>>,
 }
 
 /// A record that one lane is sending; all its chunks use that lane, so that they arrive in order.
@@ -86,7 +94,15 @@ impl StoreRequest {
     pub fn new(records: Vec<Outgoing>) -> Self {
         let open = records.len();
         let statuses = vec![0; open];
-        Self { statuses, open, records, next: None, bytes: 0, missed: BTreeSet::new() }
+        Self {
+            statuses,
+            open,
+            records,
+            next: None,
+            bytes: 0,
+            missed: BTreeSet::new(),
+            standing: BTreeMap::new(),
+        }
     }
 
     /// Takes the vault's answer to the offer.
@@ -117,6 +133,23 @@ impl StoreRequest {
     pub fn miss(&mut self, sending: &Sending) {
         self.bytes -= sending.content.length() as u64;
         self.missed.insert(sending.item);
+    }
+
+    /// Keeps a record until the vault has read it; returns its bytes.
+    pub fn stand(&mut self, sending: &Sending) -> usize {
+        let Some(record) = &sending.record else { return 0 };
+        self.standing.insert(sending.item, Arc::clone(record));
+        record.bytes().len()
+    }
+
+    /// Bytes that the vault has not read yet.
+    pub fn standing_bytes(&self) -> usize {
+        self.standing.values().map(|record| record.bytes().len()).sum()
+    }
+
+    /// Releases a record that the vault has read; returns its bytes.
+    pub fn was_read(&mut self, item: u32) -> usize {
+        self.standing.remove(&item).map_or(0, |record| record.bytes().len())
     }
 
     /// Takes the result of one record; returns its bytes if the vault stored it.
@@ -166,6 +199,15 @@ impl Sending {
 
     pub fn is_made(&self) -> bool {
         self.record.is_some()
+    }
+
+    /// Where the whole record stands in the memory of `outbox`.
+    pub fn place(&self, outbox: &Outbox) -> Option<Place> {
+        let record = self.record.as_ref().filter(|_| self.at == 0)?;
+        let place = record.place()?;
+        let is_lent = std::ptr::eq(place.lendable, outbox.lendable()?);
+        let bytes = record.bytes().len() as u64;
+        is_lent.then_some(Place { item: self.item, offset: place.offset, bytes })
     }
 
     /// Encodes the record.

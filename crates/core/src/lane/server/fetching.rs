@@ -11,6 +11,7 @@ use super::spans::OpenSpan;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::wire::{Body, Bytes, WriteBatch};
+use crate::lent::LentPlace;
 use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX};
 use crate::record::{HASH_BYTES, Hash, PACKED_KEY_BYTES};
 use crate::store::{ItemStatus, Pin, RecordKey, SlowTier};
@@ -18,6 +19,10 @@ use crate::store::{ItemStatus, Pin, RecordKey, SlowTier};
 impl Bytes for Pin {
     fn bytes(&self) -> &[u8] {
         self
+    }
+
+    fn place(&self) -> Option<LentPlace<'_>> {
+        Pin::place(self)
     }
 }
 
@@ -33,6 +38,8 @@ pub struct FetchJob {
     pub keys: Vec<[u8; PACKED_KEY_BYTES]>,
     /// Number of lanes to use, counted from the last; 0: any.
     pub lanes: u16,
+    /// Whether the client reads records in our memory.
+    pub stands: bool,
     next: usize,
     /// Records that lanes are pinning now, and that may still yield chunks.
     pinning: usize,
@@ -67,11 +74,23 @@ pub struct Cut {
 /// Next task of a lane.
 pub enum Claim {
     /// Pin this record, then report to the job of this number.
-    Pin(u64, u32, RecordKey),
+    Pin(Wanted),
+    /// Name this whole record, which the client reads in our memory.
+    Stand(Part),
     /// Send this part of a record.
     Chunk(Part),
     /// Report this record as missing.
     Missing(u32),
+}
+
+/// A record to pin.
+pub struct Wanted {
+    /// Number of its job.
+    pub job: u64,
+    pub item: u32,
+    pub key: RecordKey,
+    /// Whether the client reads it in our memory.
+    pub stands: bool,
 }
 
 /// A part of a record to send.
@@ -98,6 +117,7 @@ impl FetchJob {
             namespace,
             keys,
             lanes: 0,
+            stands: false,
             next: 0,
             pinning: 0,
             begun: VecDeque::new(),
@@ -142,7 +162,8 @@ impl FetchJob {
         if let Some(cut) = self.begun.front_mut() {
             let (item, pin) = (cut.item, Arc::clone(&cut.pin));
             let waited = std::mem::take(&mut cut.waited);
-            let range = cut.cut();
+            let stands = self.stands && cut.at == 0 && pin.place().is_some();
+            let range = if stands { cut.whole() } else { cut.cut() };
             if cut.at == pin.bytes().len() {
                 self.begun.pop_front();
             }
@@ -150,7 +171,8 @@ impl FetchJob {
                 span.add(0, range.len() as u64);
             }
             let counter = if self.keys.is_empty() { "probed_bytes" } else { "fetched_bytes" };
-            return Some(Claim::Chunk(Part { item, pin, range, counter, waited }));
+            let part = Part { item, pin, range, counter, waited };
+            return Some(if stands { Claim::Stand(part) } else { Claim::Chunk(part) });
         }
         while let Some(packed) = self.keys.get(self.next) {
             let item = u32::try_from(self.next).ok()?;
@@ -161,7 +183,8 @@ impl FetchJob {
             }
             self.pinning += 1;
             let key = RecordKey::from_packed(self.namespace, packed);
-            return Some(Claim::Pin(self.number, item, key));
+            let (job, stands) = (self.number, self.stands);
+            return Some(Claim::Pin(Wanted { job, item, key, stands }));
         }
         None
     }
@@ -273,6 +296,12 @@ impl Cut {
         let range = self.at..self.at + bytes;
         self.at += bytes;
         range
+    }
+
+    /// Takes the whole record.
+    fn whole(&mut self) -> Range<usize> {
+        self.at = self.pin.bytes().len();
+        0..self.at
     }
 
     /// Returns the uncut rest, if any.

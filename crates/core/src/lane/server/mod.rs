@@ -9,9 +9,11 @@ mod reading;
 mod requests;
 mod session;
 mod spans;
+mod standing;
 mod storing;
 mod tokens;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -325,6 +327,14 @@ impl Alive for Handshake<'_> {
     }
 }
 
+/// A descriptor of the store's memory for a client that lends its own, if it is a process of our user on this machine.
+fn lent_to(shared: &Inner, hello: &Frame, stream: &dyn Stream) -> Option<OwnedFd> {
+    let is_lent = hello.record_bytes == 1 && stream.is_own_user();
+    let lent = is_lent.then(|| shared.store.lendable()?.for_readers().ok()).flatten();
+    shared.counts.add("lanes_lent", lent.is_some().into());
+    lent
+}
+
 /// Returns the lane's session and the number of lanes behind it. A welcomed client no longer counts as waiting at the listener.
 fn handshake(
     shared: &Arc<Inner>,
@@ -334,7 +344,7 @@ fn handshake(
     let timing = &shared.options.timing;
     let mut reader = Reader::new(Arc::clone(stream), timing.hello);
     let handshake = Handshake { shared, until: Instant::now() + timing.hello };
-    let hello = reader.frame(&handshake)?;
+    let (hello, lent) = reader.first_frame(&handshake)?;
     if hello.kind != Kind::Hello {
         return Err(Error::lane_failed(format!("the first frame is {:?}, not Hello", hello.kind)));
     }
@@ -360,9 +370,17 @@ fn handshake(
         session.close(full.clone());
         return Err(full);
     }
-    let mut batch = WriteBatch::default();
-    batch.push(Frame { item: hello.item, ..Frame::new(Kind::Welcome, 0) }, None);
-    let welcomed = batch.send(&**stream, timing.hello, &handshake);
+    let code = lent.is_some_and(|lent| session.borrow(&**stream, &lent)).into();
+    let welcome = Frame { item: hello.item, code, ..Frame::new(Kind::Welcome, 0) };
+    let welcomed = if let Some(fd) = lent_to(shared, &hello, &**stream) {
+        session.lends.store(true, Ordering::Release);
+        let welcome = Frame { record_bytes: 1, ..welcome };
+        WriteBatch::send_with(&**stream, (welcome, &[]), fd.as_fd(), timing.hello, &handshake)
+    } else {
+        let mut batch = WriteBatch::default();
+        batch.push(welcome, None);
+        batch.send(&**stream, timing.hello, &handshake).map(|()| true)
+    };
     // The session ends, because its other lanes would leave this lane's share unsent.
     welcomed.inspect_err(|error| session.close(error.clone()))?;
     Ok((session, behind))

@@ -8,6 +8,7 @@ use super::fetching::{Claim, FetchJob};
 use super::storing::StoreJob;
 use crate::error::{Error, Result};
 use crate::lane::frame::Frame;
+use crate::lane::standing::Standing;
 use crate::lane::stream::Stream;
 
 /// One lane; a thread holds `sending` while it sends on it.
@@ -16,11 +17,18 @@ pub struct Lane {
     pub sending: Mutex<()>,
     /// Number of lanes of the session behind this one.
     pub behind: u16,
+    /// Records that the client has not read yet.
+    pub standing: Arc<Standing>,
 }
 
 impl Lane {
     pub fn new(stream: &Arc<dyn Stream>, behind: u16) -> Self {
-        Self { stream: Arc::clone(stream), sending: Mutex::default(), behind }
+        Self {
+            stream: Arc::clone(stream),
+            sending: Mutex::default(),
+            behind,
+            standing: Arc::default(),
+        }
     }
 }
 
@@ -36,6 +44,8 @@ pub struct State {
     /// Number of the last fetch.
     pub last_fetch: u64,
     pub stores: HashMap<u32, StoreJob>,
+    /// What stands on each lane.
+    pub standing: Vec<Arc<Standing>>,
     /// Lanes whose thread has sent what it took, and waits for more.
     pub idle: usize,
 }
@@ -46,13 +56,17 @@ impl State {
     }
 
     /// Takes the next part for a lane with `behind` lanes behind it, from the first fetch that has one.
-    pub fn claim(&mut self, behind: u16) -> Option<(u32, Claim)> {
+    pub fn claim(&mut self, lane: &Lane) -> Option<(u32, Claim)> {
+        let has_room = lane.standing.has_room();
         let claim = |job: &mut FetchJob| {
-            let may = job.lanes == 0 || behind < job.lanes;
-            may.then(|| job.claim()).flatten().map(|claim| (job.request, claim))
+            let may = job.lanes == 0 || lane.behind < job.lanes;
+            (may && (has_room || !job.stands))
+                .then(|| job.claim())
+                .flatten()
+                .map(|claim| (job.request, claim))
         };
         let claimed = self.fetches.iter_mut().find_map(claim);
-        if let Some((request, Claim::Chunk(_) | Claim::Missing(_))) = claimed {
+        if let Some((request, Claim::Chunk(_) | Claim::Stand(_) | Claim::Missing(_))) = claimed {
             self.forget_when_over(request);
         }
         claimed

@@ -1,22 +1,26 @@
 //! Owns one client at a vault: the requests from its lanes, and the answers sent over any free lane.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::fetching::{
-    Claim, Cut, FetchJob, parse_keys, probe_bytes, push_chunk, push_status, status_frame,
-    waited_frame,
+    Claim, Cut, FetchJob, Part, Wanted, parse_keys, probe_bytes, push_chunk, push_status,
+    status_frame, waited_frame,
 };
 use super::reading::ReadRoom;
 use super::requests::{Lane, State};
 use super::spans::Asked;
+use super::standing::Named;
 use super::storing::{Begun, StoreJob, offer_bytes};
 use super::tokens::Right;
 use super::{Inner, error_frame, error_text, spawn};
 use crate::error::{Error, Result};
-use crate::lane::frame::{FRAME_BYTES, Frame, Kind};
+use crate::failpoint::failpoint;
+use crate::lane::frame::{FETCH_STANDING, FRAME_BYTES, Frame, Kind};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader, WriteBatch};
+use crate::lent::Borrowed;
 use crate::limits::{
     LANE_BATCH_FRAMES, LANE_CHUNK_BYTES, LANE_OFFERED_BYTES_MAX, LANE_PROBE_CHUNKS_MAX,
     LANE_STEP_BYTES,
@@ -30,6 +34,10 @@ pub struct Session {
     /// For reads, which do not keep the session.
     pub(super) me: Weak<Self>,
     pub(super) room: Arc<ReadRoom>,
+    /// Whether the client has a descriptor of our memory.
+    pub(super) lends: AtomicBool,
+    /// The client's memory, if it lends it.
+    pub(super) borrowed: OnceLock<Borrowed>,
     state: Mutex<State>,
     /// Signalled when there may be something to send.
     pub(super) wake: Condvar,
@@ -40,6 +48,8 @@ pub struct Session {
 impl Alive for Session {
     fn tick(&self) -> Result<()> {
         self.expire_reads();
+        let stall = self.shared.options.timing.stall;
+        self.state().standing.iter().try_for_each(|standing| standing.check(stall))?;
         let given_up = self.idle_stores()?;
         let idle = self.shared.options.timing.store_idle.as_millis();
         let text = error_text(&format!("no byte of the offered records came for {idle} ms"));
@@ -53,7 +63,9 @@ impl Session {
         let room = ReadRoom::new(&shared.ahead);
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            Self { shared, right, me, room, state: Mutex::default(), wake, taken }
+            let (lends, borrowed) = (AtomicBool::new(false), OnceLock::new());
+            let state = Mutex::default();
+            Self { shared, right, me, room, lends, borrowed, state, wake, taken }
         })
     }
 
@@ -63,10 +75,11 @@ impl Session {
         state.fetches.len() + state.stores.len()
     }
 
-    /// Lanes that have not sent all they took; a request whose last part they took is under way no more.
+    /// Lanes that have not sent all they took, or whose client has not read it; a request whose last part they took is under way no more.
     pub fn sending(&self) -> usize {
         let state = self.state();
-        state.lanes.len().saturating_sub(state.idle)
+        let unread = state.standing.iter().filter(|standing| standing.count() > 0).count();
+        state.lanes.len().saturating_sub(state.idle).max(unread)
     }
 
     /// Adds a lane with `behind` lanes behind it.
@@ -90,6 +103,7 @@ impl Session {
             state.fetches.clear();
             state.stores.clear();
             state.answers.clear();
+            state.standing.clear();
             (std::mem::take(&mut state.lanes), early)
         };
         self.shared.counts.add("fetches_ended_early", early.0 as u64);
@@ -104,6 +118,7 @@ impl Session {
     /// Serves one lane until the session ends.
     pub fn serve(self: &Arc<Self>, stream: &Arc<dyn Stream>, behind: u16) {
         let lane = Arc::new(Lane::new(stream, behind));
+        self.state().standing.push(Arc::clone(&lane.standing));
         let (session, out) = (Arc::clone(self), Arc::clone(&lane));
         let writer = spawn("tierkv-lane-out", move || session.guarded(|| session.send(&out)));
         match writer {
@@ -131,16 +146,23 @@ impl Session {
 
     fn send(&self, lane: &Lane) -> Result<()> {
         let stall = self.shared.options.timing.stall;
-        let mut batch = WriteBatch::default();
+        let (mut batch, mut named) = (WriteBatch::default(), Named::default());
         loop {
-            self.fill(&mut batch, lane.behind)?;
+            self.fill(&mut batch, &mut named, lane, true)?;
             let _sending = lane.sending.lock().unwrap_or_else(PoisonError::into_inner);
+            named.keep(lane);
             batch.send(&*lane.stream, stall, self)?;
         }
     }
 
-    /// Waits for something to send and takes a batch, answers first.
-    fn fill(&self, batch: &mut WriteBatch, behind: u16) -> Result<()> {
+    /// Takes a batch of what there is to send, answers first; waits for it if asked to.
+    pub(super) fn fill(
+        &self,
+        batch: &mut WriteBatch,
+        named: &mut Named,
+        lane: &Lane,
+        waits: bool,
+    ) -> Result<()> {
         let mut state = self.state();
         loop {
             state.check()?;
@@ -151,28 +173,42 @@ impl Session {
             }
             let has_room =
                 batch.frames() < LANE_BATCH_FRAMES && batch.body_bytes() <= LANE_CHUNK_BYTES / 2;
-            match has_room.then(|| state.claim(behind)).flatten() {
-                Some((request, claim)) => {
-                    if matches!(claim, Claim::Chunk(_)) {
-                        // The chunk may have given back the room of its record.
-                        self.read_ahead(&mut state);
-                    }
-                    drop(state);
-                    self.add(batch, request, claim)?;
-                    state = self.state();
+            if let Some((request, claim)) = has_room.then(|| state.claim(lane)).flatten() {
+                if matches!(claim, Claim::Chunk(_) | Claim::Stand(_)) {
+                    // The chunk may have given back the room of its record.
+                    self.read_ahead(&mut state);
                 }
-                None if batch.frames() > 0 => return Ok(()),
-                None => {
-                    state.idle += 1;
-                    state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-                    state.idle -= 1;
-                }
+                drop(state);
+                self.add((batch, named), lane, request, claim)?;
+                state = self.state();
+                continue;
             }
+            named.push_to(batch);
+            if batch.frames() > 0 || !waits {
+                return Ok(());
+            }
+            state.idle += 1;
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
         }
     }
 
-    fn add(&self, batch: &mut WriteBatch, request: u32, claim: Claim) -> Result<()> {
+    fn add(
+        &self,
+        (batch, named): (&mut WriteBatch, &mut Named),
+        lane: &Lane,
+        request: u32,
+        claim: Claim,
+    ) -> Result<()> {
         match claim {
+            Claim::Stand(part) => {
+                if !part.waited.is_zero() {
+                    named.push_to(batch);
+                    batch.push(waited_frame(part.waited), None);
+                }
+                self.shared.counts.add(part.counter, part.range.len() as u64);
+                named.push(batch, lane, request, part);
+            }
             Claim::Chunk(part) => {
                 self.shared.counts.add(part.counter, part.range.len() as u64);
                 if !part.waited.is_zero() {
@@ -181,16 +217,29 @@ impl Session {
                 push_chunk(batch, request, part.item, part.pin, part.range);
             }
             Claim::Missing(item) => self.miss(batch, request, item),
-            Claim::Pin(number, item, key) => match self.shared.store.pin_resident(&key) {
-                Some(pin) => {
-                    self.add_first(batch, (request, number), Cut::new(item, Arc::new(pin)));
+            Claim::Pin(Wanted { job, item, key, stands }) => {
+                match self.shared.store.pin_resident(&key) {
+                    Some(pin) if stands && pin.place().is_some() => {
+                        let bytes = pin.len();
+                        self.shared.counts.add("fetched", 1);
+                        self.shared.counts.add("fetched_bytes", bytes as u64);
+                        named.push(batch, lane, request, Part::whole(item, Arc::new(pin)));
+                        let mut state = self.state();
+                        if let Some(open) = state.job(job) {
+                            open.pinned(bytes as u64, None);
+                        }
+                        state.forget_when_over(request);
+                    }
+                    Some(pin) => {
+                        self.add_first(batch, (request, job), Cut::new(item, Arc::new(pin)));
+                    }
+                    None if self.put_off(job, item, &key)? => {}
+                    None => {
+                        self.miss(batch, request, item);
+                        self.state().forget_when_over(request);
+                    }
                 }
-                None if self.put_off(number, item, &key)? => {}
-                None => {
-                    self.miss(batch, request, item);
-                    self.state().forget_when_over(request);
-                }
-            },
+            }
         }
         Ok(())
     }
@@ -228,6 +277,11 @@ impl Session {
                 Kind::Cancel => self.cancel(frame.request),
                 Kind::Probe => self.probe(&frame)?,
                 Kind::Ping => self.answer_at_once(frame, Vec::new(), lane)?,
+                Kind::Read => {
+                    lane.standing.release(frame.item)?;
+                    self.go_on(lane)?;
+                }
+                Kind::Standing => self.copy(&frame, &reader.body(&frame, self)?, lane)?,
                 kind => {
                     let text = format!("the client sent a {kind:?} frame");
                     return Err(Error::lane_failed(text));
@@ -256,6 +310,7 @@ impl Session {
         let span = self.shared.span(Asked::Fetch, body, keys.len());
         let mut job = FetchJob::new(frame.request, namespace, keys.to_vec(), kept).over(lanes);
         job.span = span;
+        job.stands = frame.item == FETCH_STANDING && self.lends.load(Ordering::Acquire);
         if let Some(number) = self.queue(job) {
             self.scout(number);
         }
@@ -371,27 +426,39 @@ impl Session {
     }
 
     fn commit(&self, frame: &Frame, reservation: Reservation) -> Result<()> {
-        crate::failpoint::failpoint("lane.received").map_err(|e| Error::made_to_fail(&e))?;
+        let status = self.stored(frame, reservation)?;
+        self.settle(frame, status)
+    }
+
+    /// Checks and stores a whole record; `None` where its offer is no longer open.
+    pub(super) fn stored(
+        &self,
+        frame: &Frame,
+        reservation: Reservation,
+    ) -> Result<Option<ItemStatus>> {
+        failpoint("lane.received").map_err(|e| Error::made_to_fail(&e))?;
         let status = reservation.commit_durably();
-        crate::failpoint::failpoint("lane.stored").map_err(|e| Error::made_to_fail(&e))?;
+        failpoint("lane.stored").map_err(|e| Error::made_to_fail(&e))?;
         let is_open = {
             let mut state = self.state();
             state.stores.get_mut(&frame.request).is_some_and(|job| job.stored(frame, status))
         };
-        self.settle(frame, is_open.then_some(status))
+        Ok(is_open.then_some(status))
     }
 
     /// Answers for a settled record, and removes an offer that is over.
     fn settle(&self, frame: &Frame, status: Option<ItemStatus>) -> Result<()> {
-        {
-            let mut state = self.state();
-            if state.stores.get(&frame.request).is_some_and(StoreJob::is_over) {
-                state.stores.remove(&frame.request);
-            }
-        }
+        self.forget_if_over(frame);
         let Some(status) = status else { return Ok(()) };
         self.shared.counts.add_outcome(status, frame.record_bytes);
         self.answer(status_frame(frame.request, frame.item, status), Vec::new())
+    }
+
+    pub(super) fn forget_if_over(&self, frame: &Frame) {
+        let mut state = self.state();
+        if state.stores.get(&frame.request).is_some_and(StoreJob::is_over) {
+            state.stores.remove(&frame.request);
+        }
     }
 
     /// Removes the offers without progress; returns their requests.
