@@ -11,7 +11,7 @@ import {
 } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
-import { nowMs, yieldToLoop } from "../../base/time.ts";
+import { nowMs, soon, yieldToLoop } from "../../base/time.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason, Loaded, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
@@ -348,7 +348,7 @@ export class Restorer {
     if (this.#isFlushing) return;
     this.#isFlushing = true;
     // A turn of the event loop for each of a short restore's steps would take as long as the steps.
-    queueMicrotask(() => {
+    soon(() => {
       this.#isFlushing = false;
       const plans = [...this.#changed];
       this.#changed.clear();
