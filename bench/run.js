@@ -3,6 +3,7 @@ import { parseArgs } from "node:util";
 import { missingFromSetup } from "./lib/paths.js";
 
 const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [--save]
+       npm run bench:stale [-- --lines N]
 
   --only    run only these benches; of one that has parts, all of them or NAME:PART; at-once runs for 40 minutes,
             with 8 GB of memory, and only where it is named
@@ -12,6 +13,8 @@ const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [
   --quick   smaller sets and fewer rounds: for trying, not for quoting, except of one-prefix
   --json    results as one JSON object on stdout, progress on stderr
   --save    write the results into bench/results: a file per bench, and the page of them all
+  --stale   list figures of docs and bench/results whose bench, or what it measures (bench/lib/measured.js), changed by
+            more than --lines lines (200) since the commit they name; measures nothing
 `;
 
 /** In the order of running, from kernels to whole engines. */
@@ -80,11 +83,11 @@ const SAVES_ALL = "--save wants all figures, as they may be quoted: leave the re
 
 function readOptions() {
   const boolean = { type: "boolean", default: false };
-  const options = { quick: boolean, json: boolean, save: boolean, help: boolean };
+  const options = { quick: boolean, json: boolean, save: boolean, stale: boolean, help: boolean };
   let values;
   try {
     const text = { type: "string" };
-    ({ values } = parseArgs({ options: { ...options, only: text, geometry: text } }));
+    ({ values } = parseArgs({ options: { ...options, only: text, geometry: text, lines: text } }));
   } catch (error) {
     throw new UsageError(error.message);
   }
@@ -96,6 +99,8 @@ function readOptions() {
   if (unknown.length > 0) {
     throw new UsageError(`--only ${unknown.join(",")}: there are ${NAMES.join(", ")}`);
   }
+  if (values.lines !== undefined && !(values.stale && /^\d{1,6}$/.test(values.lines)))
+    throw new UsageError(`--lines ${values.lines}: a number of lines, with --stale`);
   if (values.save && values.geometry !== undefined) throw new UsageError(SAVES_ALL);
   return { ...values, names };
 }
@@ -149,6 +154,14 @@ async function main() {
   const options = readOptions();
   if (options.help) {
     process.stdout.write(USAGE);
+    return;
+  }
+  if (options.stale) {
+    const { listStale } = await import("./lib/stale.js");
+    listStale(
+      (line) => process.stdout.write(`${line}\n`),
+      options.lines === undefined ? undefined : Number(options.lines),
+    );
     return;
   }
   const trouble = await troubleOf(options);

@@ -507,7 +507,7 @@ export declare function lanesMtu(id: number): number | null
 /**
  * Dials in the background and calls `onOutcome(request, error, data, bytes)` once per request. Request 0 reports without
  * an error that the lanes are up, and with an error `CODE: text` that they have ended. `data` holds the items'
- * `ItemStatus` numbers, or a look-up's bitmap; an error `BAD_RECORD: text` beside them is the reason of a refused record.
+ * `ItemStatus` numbers (none: every item was accepted), or a look-up's bitmap; an error `BAD_RECORD: text` beside them is the reason of a refused record.
  */
 export declare function lanesOpen(rails: readonly LaneRail[], token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null): number
 
@@ -662,6 +662,9 @@ export declare function outboxReserve(records: number): Uint32Array
 
 /** Returns a copy of a made record. */
 export declare function outboxView(recordId: number): Buffer
+
+/** Packs the keys of all shards of the blocks at `indexes` (absent: of all), from block hashes of 32 bytes each. */
+export declare function packKeys(hashes: Uint8Array, group: number, shards: number, indexes?: Uint32Array | undefined | null): Buffer
 
 /** User at the other end of a connected Unix socket; null where the system does not tell. */
 export declare function peerUid(fd: number): number | null

@@ -189,18 +189,37 @@ export function hasBit(bitmap: Uint8Array, index: number): boolean {
   return (((bitmap[index >>> 3] ?? 0) >>> (index & 7)) & 1) === 1;
 }
 
+/** Number of bits set in each byte. */
+const BITS_IN = Uint8Array.from({ length: 256 }, (_, byte) => countIn(byte));
+
+function countIn(byte: number): number {
+  let [left, bits] = [byte, 0];
+  for (; left > 0; left >>>= 1) bits += left & 1;
+  return bits;
+}
+
 /** Returns the number of bits set among the first `count`. */
 export function countBits(bitmap: Uint8Array, count: number): number {
+  const whole = Math.min(count >>> 3, bitmap.length);
   let total = 0;
-  for (let index = 0; index < count; index += 1) if (hasBit(bitmap, index)) total += 1;
+  for (let at = 0; at < whole; at += 1) total += BITS_IN[bitmap[at] ?? 0] ?? 0;
+  for (let index = whole * 8; index < count; index += 1) if (hasBit(bitmap, index)) total += 1;
   return total;
+}
+
+/** Returns the end of the run of set bits that begins at `first`, at most `count`; `first` where its bit is not set. */
+export function runEnd(bitmap: Uint8Array, first: number, count: number): number {
+  let end = first;
+  while (end < count && hasBit(bitmap, end)) {
+    const isWhole = (end & 7) === 0 && end + 8 <= count && bitmap[end >>> 3] === 0xff;
+    end += isWhole ? 8 : 1;
+  }
+  return end;
 }
 
 /** Returns the length of the leading run of set bits within the first `count`: a prefix without a gap. */
 export function leadingBits(bitmap: Uint8Array, count: number): number {
-  let run = 0;
-  while (run < count && hasBit(bitmap, run)) run += 1;
-  return run;
+  return runEnd(bitmap, 0, count);
 }
 
 /** Prefix of the namespaces of measuring commands; engines' namespaces are digests. */

@@ -94,9 +94,12 @@ function refusal(value: string, reason: string, fix: string): TierkvError {
   return new TierkvError("FAILPOINTS", { key: FAILPOINTS_VARIABLE, value, reason, fix });
 }
 
-/** Marks a step that may wait. Throws FAILPOINT when armed to fail. */
-export async function failpoint(name: Failpoint): Promise<void> {
-  if (armed.size === 0) return;
+/** Marks a step that may wait. Rejects with FAILPOINT when armed to fail; nothing to wait for while none is armed. */
+export function failpoint(name: Failpoint): Promise<void> | undefined {
+  return armed.size === 0 ? undefined : struck(name);
+}
+
+async function struck(name: Failpoint): Promise<void> {
   const ms = strike(name);
   if (ms > 0) await sleep(ms);
 }

@@ -21,12 +21,15 @@ export function blockKeys(
   hashes: Buffer,
 ): (index: number) => string {
   let [all, tail] = ["", ""];
+  let named = 0;
   return (index) => {
-    if (all === "") {
-      all = hashes.toString("latin1");
-      tail = recordKey(namespace, packKeys(NO_HASH, group, 0)).slice(HASH_BYTES);
-    }
-    return all.slice(index * HASH_BYTES, (index + 1) * HASH_BYTES) + tail;
+    if (tail === "") tail = recordKey(namespace, packKeys(NO_HASH, group, 0)).slice(HASH_BYTES);
+    named += 1;
+    const [from, to] = [index * HASH_BYTES, (index + 1) * HASH_BYTES];
+    // The text of all hashes is dear, and worth it for many of them.
+    if (named <= NAMED_SINGLY) return hashes.toString("latin1", from, to) + tail;
+    if (all === "") all = hashes.toString("latin1");
+    return all.slice(from, to) + tail;
   };
 }
 
@@ -40,4 +43,5 @@ export function blockText(key: Buffer): string {
   return key.toString("latin1", 0, BLOCK_CHARS);
 }
 
+const NAMED_SINGLY = 64;
 const NO_HASH = Buffer.alloc(HASH_BYTES);

@@ -165,26 +165,33 @@ export class Histogram {
 
 /** Monotonic counters of one process; starts empty and is read as a snapshot. */
 export class Counters<Name extends string = string> {
-  readonly #values = new Map<string, number>();
+  readonly #values = new Map<string, { n: number }>();
 
   constructor(inventory: readonly Name[] = []) {
-    for (const name of inventory) this.#values.set(name, 0);
+    for (const name of inventory) this.#values.set(name, { n: 0 });
   }
 
   /** Adds `n` (>= 0). A name above COUNTER_NAMES_MAX counts under `other`. */
   add(name: Name, n = 1): void {
-    const isRoom = this.#values.size < COUNTER_NAMES_MAX || this.#values.has(name);
-    const key = isRoom ? name : "other";
-    this.#values.set(key, (this.#values.get(key) ?? 0) + n);
+    const known = this.#values.get(name);
+    if (known === undefined) this.#begin(name).n += n;
+    else known.n += n;
+  }
+
+  #begin(name: Name): { n: number } {
+    const key = this.#values.size < COUNTER_NAMES_MAX ? name : "other";
+    const begun = this.#values.get(key) ?? { n: 0 };
+    this.#values.set(key, begun);
+    return begun;
   }
 
   get(name: Name): number {
-    return this.#values.get(name) ?? 0;
+    return this.#values.get(name)?.n ?? 0;
   }
 
   /** All counters by name, in the order they first appeared. */
   snapshot(): Record<string, number> {
-    return Object.fromEntries(this.#values);
+    return Object.fromEntries([...this.#values].map(([name, { n }]) => [name, n]));
   }
 }
 

@@ -156,6 +156,7 @@ export const lanesLookup: Takes<"lanesLookup", [LanesId]> = coded(loaded.lanesLo
 export const lanesFetch: Takes<"lanesFetch", [LanesId]> = coded(loaded.lanesFetch);
 export const lanesTake: Takes<"lanesTake", [LanesId]> = coded(loaded.lanesTake);
 export const lanesStore: Takes<"lanesStore", [LanesId]> = coded(loaded.lanesStore);
+export const packKeys: Core["packKeys"] = coded(loaded.packKeys);
 export const lanesProbe: Takes<"lanesProbe", [LanesId]> = coded(loaded.lanesProbe);
 export const lanesCancel: Takes<"lanesCancel", [LanesId]> = coded(loaded.lanesCancel);
 export const lanesProgress: Takes<"lanesProgress", [LanesId]> = coded(loaded.lanesProgress);

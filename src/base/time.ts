@@ -44,6 +44,72 @@ export function yieldToLoop(): Promise<void> {
   });
 }
 
+const DONE = Promise.resolve();
+
+/** Runs `work` before the event loop goes on, as `queueMicrotask` does without the async resource that it makes each time. */
+export function soon(work: () => void): void {
+  void DONE.then(work);
+}
+
+/** A call at a time; `clearAlarm` prevents it. */
+export interface Alarm {
+  readonly dueMs: number;
+  readonly ring: () => void;
+}
+
+/**
+ * Calls after a time, nearly all of which are prevented, because the work ends before. One timer serves all: it is armed for the earliest
+ * and stays armed when that is cleared, so that setting and clearing cost no timer.
+ */
+class Alarms {
+  readonly #open = new Set<Alarm>();
+  #timer: NodeJS.Timeout | null = null;
+  #armedMs = Number.POSITIVE_INFINITY;
+
+  set(ms: number, ring: () => void): Alarm {
+    const alarm = { dueMs: nowMs() + ms, ring };
+    this.#open.add(alarm);
+    if (alarm.dueMs < this.#armedMs) this.#arm(alarm.dueMs);
+    else if (this.#open.size === 1) this.#timer?.ref();
+    return alarm;
+  }
+
+  clear(alarm: Alarm): void {
+    // A timer that nobody waits for must not keep the process alive.
+    if (this.#open.delete(alarm) && this.#open.size === 0) this.#timer?.unref();
+  }
+
+  #arm(dueMs: number): void {
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#armedMs = dueMs;
+    this.#timer = setTimeout(() => this.#ring(), Math.max(1, dueMs - nowMs()));
+  }
+
+  #ring(): void {
+    this.#timer = null;
+    this.#armedMs = Number.POSITIVE_INFINITY;
+    // Timers of the system are up to a millisecond early.
+    const now = nowMs() + 1;
+    const due = [...this.#open].filter(({ dueMs }) => dueMs <= now);
+    for (const alarm of due) this.#open.delete(alarm);
+    const next = Math.min(...[...this.#open].map(({ dueMs }) => dueMs));
+    if (this.#open.size > 0) this.#arm(next);
+    for (const { ring } of due) ring();
+  }
+}
+
+const ALARMS = new Alarms();
+
+/** Calls `ring` after `ms`, to the millisecond, unless the alarm is cleared. */
+export function setAlarm(ms: number, ring: () => void): Alarm {
+  return ALARMS.set(ms, ring);
+}
+
+/** Does nothing after the call. */
+export function clearAlarm(alarm: Alarm | undefined): void {
+  if (alarm !== undefined) ALARMS.clear(alarm);
+}
+
 /** Returns random milliseconds in [minMs, maxMs), because clients must not retry in step. */
 export function jitterMs(minMs: number, maxMs: number): number {
   return minMs + Math.random() * (maxMs - minMs);

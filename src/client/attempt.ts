@@ -1,7 +1,8 @@
 // Owns one running call to a vault: its remaining time, its cancellation, and its errors.
 import { setMaxListeners } from "node:events";
 import { TierkvError } from "../base/errors.ts";
-import { nowMs } from "../base/time.ts";
+import { clearAlarm, nowMs, setAlarm } from "../base/time.ts";
+import type { Alarm } from "../base/time.ts";
 import type { CallContext } from "../wire/status.ts";
 import type { CallOptions, VaultChannel } from "./channel.ts";
 
@@ -10,7 +11,7 @@ export class Attempt {
   readonly context: CallContext;
   readonly #channel: () => VaultChannel;
   readonly #endMs: number;
-  readonly #listeners = new Set<() => void>();
+  #listeners: Set<() => void> | null = null;
   #controller: AbortController | null = null;
   #reason: unknown = undefined;
   /** True once the call was given up. */
@@ -18,7 +19,7 @@ export class Attempt {
   /** True once the vault sent something: a later time-out means slow or large work, not a vault that is down. */
   hasProgress = false;
 
-  #beginning: NodeJS.Timeout | undefined;
+  #beginning: Alarm | undefined;
 
   /** `channel` returns the present channel, which may change during a call. */
   constructor(channel: () => VaultChannel, context: CallContext) {
@@ -54,7 +55,7 @@ export class Attempt {
     this.isGivenUp = true;
     this.#reason = reason;
     this.#controller?.abort(reason);
-    for (const listener of this.#listeners) listener();
+    for (const listener of this.#listeners ?? []) listener();
   }
 
   throwIfGivenUp(): void {
@@ -65,21 +66,22 @@ export class Attempt {
   /** Gives the call up as stalled unless `begun` is called in time. */
   mustBegin(stallMs: number): void {
     this.begun();
-    this.#beginning = setTimeout(() => this.giveUp(this.stalled(stallMs)), stallMs);
+    this.#beginning = setAlarm(stallMs, () => this.giveUp(this.stalled(stallMs)));
   }
 
   /** Notes that its request is under way, or over. */
   begun(): void {
-    clearTimeout(this.#beginning);
+    clearAlarm(this.#beginning);
+    this.#beginning = undefined;
   }
 
   /** Calls `listener` when the call is given up, as `signal` would. */
   onGivenUp(listener: () => void): void {
-    this.#listeners.add(listener);
+    (this.#listeners ??= new Set()).add(listener);
   }
 
   offGivenUp(listener: () => void): void {
-    this.#listeners.delete(listener);
+    this.#listeners?.delete(listener);
   }
 
   /** Error for a call that ran out of time. */

@@ -1,5 +1,6 @@
 // Owns the connection to one vault: channel, hello after each connect, breaker, and the frame around every call.
 import type { RecordClass } from "../base/block.ts";
+import type { CancelSignal } from "../base/cancellation.ts";
 import type { ErrorCode } from "../base/errors.ts";
 import { TierkvError } from "../base/errors.ts";
 import {
@@ -174,7 +175,7 @@ export class VaultConnection {
     call: string,
     timeoutMs: number,
     work: (attempt: Attempt, vault: HelloReply) => Promise<T>,
-    parent?: AbortSignal,
+    parent?: CancelSignal,
     stallMs?: number,
   ): Promise<T> {
     if (this.#breaker.isOpen) {
@@ -195,7 +196,7 @@ export class VaultConnection {
     call: string,
     timeoutMs: number,
     work: (attempt: Attempt) => Promise<T>,
-    parent: AbortSignal,
+    parent: CancelSignal,
   ): Promise<T> {
     return this.direct(
       call,
@@ -211,14 +212,15 @@ export class VaultConnection {
     call: string,
     timeoutMs: number,
     work: (attempt: Attempt) => Promise<T>,
-    parent?: AbortSignal,
+    parent?: CancelSignal,
     isJudged = true,
   ): Promise<T> {
     const context = this.#context(call, timeoutMs);
     const attempt = this.#admit(context);
-    const onParent = (): void => attempt.giveUp(parent?.reason);
-    if (parent?.aborted === true) onParent();
-    parent?.addEventListener("abort", onParent, { once: true });
+    const onParent =
+      parent === undefined ? undefined : (): void => attempt.giveUp(parent.reason);
+    if (parent?.aborted === true) onParent?.();
+    if (onParent !== undefined) parent?.addEventListener("abort", onParent, { once: true });
     try {
       const result = await work(attempt);
       if (isJudged) this.#breaker.succeeded();
@@ -228,7 +230,7 @@ export class VaultConnection {
       if (isJudged && speaksAgainstVault(known, attempt)) this.#breaker.failed(known);
       throw known;
     } finally {
-      parent?.removeEventListener("abort", onParent);
+      if (onParent !== undefined) parent?.removeEventListener("abort", onParent);
       attempt.begun();
       this.#calls.delete(attempt);
     }

@@ -22,7 +22,9 @@ export interface Probed {
 }
 
 export function settledOf({ error, data, bytes }: Outcome, items: number): LanesSettled {
-  const statuses = new Uint8Array(items).fill(ItemStatus.INCOMPLETE);
+  // Of a request without an error, the core names statuses only where an item was not accepted.
+  const others = error === null ? ItemStatus.ACCEPTED : ItemStatus.INCOMPLETE;
+  const statuses = new Uint8Array(items).fill(others);
   if (data.length === items) statuses.set(data);
   const isBad = error?.code === "BAD_RECORD";
   const reason = isBad ? (error?.message ?? null) : null;

@@ -26,7 +26,7 @@ import {
   lanesTake,
 } from "../base/native.ts";
 import type { LaneRail, LanesId } from "../base/native.ts";
-import { jitterMs, nowMs, sleep } from "../base/time.ts";
+import { clearAlarm, jitterMs, nowMs, setAlarm, sleep } from "../base/time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { Attempt } from "./attempt.ts";
 import type { LanesOptions } from "./lane-options.ts";
@@ -129,7 +129,7 @@ export class Lanes {
    * Fetches records straight into slots; ACCEPTED means verified and decoded. Rejects when the call is given up or there are no
    * lanes, and with FETCH_STALLED after `stallMs` without a byte (undefined: never).
    */
-  async fetch(
+  fetch(
     namespace: Buffer,
     window: FetchWindow,
     attempt: Attempt,
@@ -141,9 +141,10 @@ export class Lanes {
     const how = { arena, fidelity, ...most };
     const begin = (id: LanesId): number =>
       lanesFetch(id, how, namespace, keys, geometries, leases, trace);
-    const outcome = await this.#run(begin, attempt);
-    if (outcome.error?.code === "FETCH_STALLED") throw attempt.stalled(stallMs ?? 0);
-    return settledOf(outcome, geometries.length);
+    return this.#run(begin, attempt).then((outcome) => {
+      if (outcome.error?.code === "FETCH_STALLED") throw attempt.stalled(stallMs ?? 0);
+      return settledOf(outcome, geometries.length);
+    });
   }
 
   /** Fetches records undecoded into reserved ids of the native outbox. Rejects when the call is given up or there are no lanes. */
@@ -258,15 +259,16 @@ export class Lanes {
   }
 
   /** Runs one request. null: the lanes have ended; NO_MEMORY: one side takes no more. Rejects when given up, or out of retries. */
-  async #ask(id: LanesId, begin: () => number, attempt: Attempt): Promise<Outcome | null> {
+  #ask(id: LanesId, begin: () => number, attempt: Attempt): Promise<Outcome | null> {
     attempt.throwIfGivenUp();
     let request: number;
     try {
       request = begin();
     } catch (error) {
       const { code, message } = toTierkvError(error);
-      if (code === "LANE_FAILED" || code === "UNKNOWN_ID") return null;
-      return { error: new TierkvError("NO_MEMORY", { reason: message }), data: NOTHING, bytes: 0 };
+      if (code === "LANE_FAILED" || code === "UNKNOWN_ID") return Promise.resolve(null);
+      const refusal = new TierkvError("NO_MEMORY", { reason: message });
+      return Promise.resolve({ error: refusal, data: NOTHING, bytes: 0 });
     }
     // From here on the core watches its progress.
     attempt.begun();
@@ -275,24 +277,22 @@ export class Lanes {
     const giveUp = (): void => {
       if (idOf(this.#phase) === id) lanesCancel(id, request);
     };
-    const timer = setTimeout(() => {
+    const alarm = setAlarm(attempt.leftMs, () => {
       isLate = true;
       const bytes = idOf(this.#phase) === id ? lanesProgress(id, request) : null;
       if (bytes !== null && bytes > 0) attempt.hasProgress = true;
       giveUp();
-    }, attempt.leftMs);
+    });
     attempt.onGivenUp(giveUp);
-    try {
-      const outcome = await new Promise<Outcome>((resolve) => this.#open.set(request, resolve));
+    return new Promise<Outcome>((resolve) => this.#open.set(request, resolve)).then((outcome) => {
+      clearAlarm(alarm);
+      attempt.offGivenUp(giveUp);
       attempt.throwIfGivenUp();
       if (isLate && outcome.error !== null) throw attempt.late();
       if (outcome.error === null || outcome.error.code === "BAD_RECORD") attempt.hasProgress = true;
       this.#account(outcome, attempt);
       return outcome;
-    } finally {
-      clearTimeout(timer);
-      attempt.offGivenUp(giveUp);
-    }
+    });
   }
 
   /** Takes a retry token for a failure, and returns tokens for an answer. */

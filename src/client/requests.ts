@@ -1,4 +1,5 @@
 // Owns the requests to a native peer that works on threads of its own: one promise each, bounded in time whatever the peer does.
+import type { CancelSignal } from "../base/cancellation.ts";
 import type { TierkvError } from "../base/errors.ts";
 import { toTierkvError } from "../base/errors.ts";
 import { StallWatch } from "./stall.ts";
@@ -24,7 +25,7 @@ export type Event = [
 export interface RunOptions {
   timeoutMs: number;
   /** Signals that give the request up. */
-  signals: readonly AbortSignal[];
+  signals: readonly CancelSignal[];
   /** Milliseconds in which some byte must move; left out: any time. */
   stallMs?: number | undefined;
   /** Returns the error for a time-out, of the whole request or between two bytes. */
@@ -92,6 +93,6 @@ export class Requests {
   }
 }
 
-function reasonOf(signals: readonly AbortSignal[]): unknown {
+function reasonOf(signals: readonly CancelSignal[]): unknown {
   return signals.find(({ aborted }) => aborted)?.reason;
 }

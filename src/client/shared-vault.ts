@@ -4,6 +4,7 @@ import { setMaxListeners } from "node:events";
 import { stat } from "node:fs/promises";
 import { classNumber, countBits, keyCount } from "../base/block.ts";
 import type { ItemStatus, RecordClass } from "../base/block.ts";
+import type { CancelSignal } from "../base/cancellation.ts";
 import { TierkvError, toTierkvError } from "../base/errors.ts";
 import { sharedPath } from "../base/hosts.ts";
 import {
@@ -380,7 +381,7 @@ export class SharedVault implements BlockStore {
     }
   }
 
-  async #receiveNews(signal?: AbortSignal): Promise<void> {
+  async #receiveNews(signal?: CancelSignal): Promise<void> {
     const context = this.#context("Watch", CALL_TIMEOUT_MS);
     const begin = (id: RegionId): number => shmNews(id, this.flushes.number);
     const timeoutMs = CALL_TIMEOUT_MS;

@@ -1,5 +1,6 @@
 // Owns the seam between the sidecar and every place that blocks come from or go to: BlockSource, Destination, and what passes between.
 import type { ItemStatus, RecordClass } from "../base/block.ts";
+import type { CancelSignal } from "../base/cancellation.ts";
 import type { ArenaId, Goodput } from "../base/native.ts";
 import type * as m from "../wire/messages.ts";
 import type { FlushFeed } from "./flush-feed.ts";
@@ -93,7 +94,7 @@ export interface FetchOptions {
    * reads an archive adds that time.
    */
   stallMs?: number;
-  signal?: AbortSignal | undefined;
+  signal?: CancelSignal | undefined;
 }
 
 /** Results of a call's items. */

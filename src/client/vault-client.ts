@@ -213,23 +213,14 @@ export class VaultClient implements BlockStore {
 
   fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
     const { deadlineMs, stallMs, signal } = options;
-    const work = async (attempt: Attempt): Promise<Settled> => {
+    const work = (attempt: Attempt): Promise<Settled> => {
       const fetch = (part: FetchWindow): Promise<LanesSettled> =>
         this.#connection.lanes.fetch(namespace, part, attempt, stallMs);
-      const all = await fetch(window);
-      for (let isBroken = all.isBroken; isBroken;) {
-        const left = [...all.statuses.keys()].filter(
-          (index) => all.statuses[index] === ItemStatus.INCOMPLETE,
-        );
-        if (left.length === 0) break;
+      const again = (left: readonly number[]): Promise<LanesSettled> => {
         if (stallMs !== undefined) attempt.mustBegin(stallMs);
-        const more = await fetch(partOf(window, left));
-        for (const [at, index] of left.entries()) all.statuses[index] = more.statuses[at] ?? 0;
-        all.bytes += more.bytes;
-        all.reason ??= more.reason;
-        isBroken = more.isBroken;
-      }
-      return all;
+        return fetch(partOf(window, left));
+      };
+      return fetch(window).then((all) => (all.isBroken ? completed(all, again) : all));
     };
     return this.#connection.call("Fetch", deadlineMs, work, signal, stallMs);
   }
@@ -388,6 +379,25 @@ async function made(items: readonly StoreItem[], left: readonly number[]): Promi
   });
   await Promise.allSettled(deferred.map(({ record }) => record.make()));
   return deferred.flatMap(({ index, record }) => (record.isDeferred ? [] : [index]));
+}
+
+/** Fetches what broken lanes did not bring, until lanes hold or nothing is left. */
+async function completed(
+  all: LanesSettled,
+  fetch: (left: readonly number[]) => Promise<LanesSettled>,
+): Promise<Settled> {
+  for (let isBroken = all.isBroken; isBroken;) {
+    const left = [...all.statuses.keys()].filter(
+      (index) => all.statuses[index] === ItemStatus.INCOMPLETE,
+    );
+    if (left.length === 0) break;
+    const more = await fetch(left);
+    for (const [at, index] of left.entries()) all.statuses[index] = more.statuses[at] ?? 0;
+    all.bytes += more.bytes;
+    all.reason ??= more.reason;
+    isBroken = more.isBroken;
+  }
+  return all;
 }
 
 /** Returns the part of a plan with these items. */

@@ -26,7 +26,7 @@ function arm(text: string | undefined, changes: Partial<Circumstances> = {}): st
 }
 
 const outcome = async (name: Parameters<typeof failpoint>[0]): Promise<string> =>
-  await failpoint(name).then(
+  await Promise.resolve(failpoint(name)).then(
     () => "passed",
     (error: unknown) => (isTierkvError(error) ? error.code : "another error"),
   );

@@ -9,6 +9,7 @@ use napi::threadsafe_function::{
 };
 use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
+use tierkv_core::key::pack_all;
 use tierkv_core::lane::client::{
     Client, Content, Keep, Kept, Options, Outcome, Outgoing, Rail, Target, Targets,
 };
@@ -16,6 +17,7 @@ use tierkv_core::lane::frame::{TRACE_BYTES, TraceContext};
 use tierkv_core::lane::wire::Timing;
 use tierkv_core::record::PACKED_KEY_BYTES;
 use tierkv_core::slots::Lease;
+use tierkv_core::store::ItemStatus;
 
 use crate::arena::ARENAS;
 use crate::ffi::{count, hash, ip, number, run};
@@ -41,13 +43,20 @@ impl Event {
             Outcome::Up => (None, Vec::new(), 0),
             Outcome::Found(bitmap) => (None, bitmap, 0),
             Outcome::Done(statuses, bytes, reason) => {
-                (reason.map(|reason| Error::bad_record(reason).to_string()), statuses, bytes)
+                let reason = reason.map(|reason| Error::bad_record(reason).to_string());
+                (reason, unless_all_accepted(statuses), bytes)
             }
             Outcome::Down(error) => (Some(error.to_string()), Vec::new(), 0),
             Outcome::Failed(error, statuses) => (Some(error.to_string()), statuses, 0),
         };
         (request, error, data.into(), number(bytes)).into()
     }
+}
+
+/// Nothing where every item was accepted, because handing memory to JavaScript takes longer than all else that is told.
+fn unless_all_accepted(statuses: Vec<u8>) -> Vec<u8> {
+    let is_all = statuses.iter().all(|status| *status == ItemStatus::Accepted as u8);
+    if is_all { Vec::new() } else { statuses }
 }
 
 /// One network path to a vault.
@@ -61,7 +70,7 @@ pub struct LaneRail {
 
 /// Dials in the background and calls `onOutcome(request, error, data, bytes)` once per request. Request 0 reports without
 /// an error that the lanes are up, and with an error `CODE: text` that they have ended. `data` holds the items'
-/// `ItemStatus` numbers, or a look-up's bitmap; an error `BAD_RECORD: text` beside them is the reason of a refused record.
+/// `ItemStatus` numbers (none: every item was accepted), or a look-up's bitmap; an error `BAD_RECORD: text` beside them is the reason of a refused record.
 #[napi(
     ts_args_type = "rails: readonly LaneRail[], token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null"
 )]
@@ -308,6 +317,17 @@ pub fn lanes_close(id: u32) -> napi::Result<()> {
         LANES.remove(id);
         Ok(())
     })
+}
+
+/// Packs the keys of all shards of the blocks at `indexes` (absent: of all), from block hashes of 32 bytes each.
+#[napi]
+pub fn pack_keys(
+    hashes: &[u8],
+    group: u16,
+    shards: u16,
+    indexes: Option<&[u32]>,
+) -> napi::Result<Buffer> {
+    run(|| Ok(pack_all(hashes, indexes, group, shards)?.into()))
 }
 
 /// Splits packed keys.

@@ -1,6 +1,6 @@
 // Owns the queue for room in the arena: a plan begins when all its blocks fit, awaited plans first, then in order of arrival.
 import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../base/limits/general.ts";
-import { nowMs, yieldToLoop } from "../../base/time.ts";
+import { nowMs, soon, yieldToLoop } from "../../base/time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import type { Plan } from "./plan.ts";
@@ -43,7 +43,7 @@ export class Admission {
   onRoom(): void {
     if (this.#isAsked || this.#queue.length === 0) return;
     this.#isAsked = true;
-    queueMicrotask(() => {
+    soon(() => {
       this.#isAsked = false;
       this.#admit().catch((error: unknown) => this.#options.onFailure(error));
     });

@@ -1,5 +1,5 @@
 // Owns the choice of a plan's boundary: the deepest prompt position that all groups can be restored to, and the blocks it needs.
-import { HASH_BYTES, hasBit } from "../../base/block.ts";
+import { HASH_BYTES, hasBit, runEnd } from "../../base/block.ts";
 import type { RunOffer } from "../slots/block.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { DoneReason, Prefetch } from "../socket/messages.ts";
@@ -48,18 +48,15 @@ export function chooseBoundary(
   const start = Math.max(...groups.map(({ from, tokens }) => from * tokens));
   const ends = groups.map(({ hashes, tokens }) => (hashes.length / HASH_BYTES) * tokens);
   const asked = Math.max(start, Math.floor(Math.min(...ends) / step) * step);
-  const reach = groups.map((group, index) => reachOf(answer.groups[index]?.held ?? NONE, group));
-  const isHeld = (at: number): boolean =>
-    groups.every((group, index) => {
-      const end = at / group.tokens;
-      return (reach[index]?.[end] ?? end) <= firstOf(group, end);
-    });
-  let held = asked;
-  while (held > start && !isHeld(held)) held -= step;
+  const isHeld = groups.every(({ tail }) => tail === 0) ? null : heldAt(groups, answer);
+  const most = isHeld === null ? firstGap(groups, answer) : asked;
+  let held = Math.max(start, Math.min(asked, Math.floor(most / step) * step));
+  while (held > start && isHeld?.(held) === false) held -= step;
   held = Math.max(held, start);
   let tokens = held;
-  while (tokens > start && (blocksNeeded(groups, tokens) > capacity || !isHeld(tokens)))
-    tokens -= step;
+  const isFit = (at: number): boolean =>
+    blocksNeeded(groups, at) <= capacity && isHeld?.(at) !== false;
+  while (tokens > start && !isFit(tokens)) tokens -= step;
   tokens = Math.max(tokens, start);
 
   const cut = cutReason(tokens, held, asked, answer.silent.size > 0);
@@ -68,6 +65,25 @@ export function chooseBoundary(
     heldTokens: held,
     ranges: groups.map((group, index) => rangeOf(group, answer.groups[index], tokens, cut)),
   };
+}
+
+/** Returns the prompt tokens before the first missing block, of groups that need every block from their own cached ones on. */
+function firstGap(groups: readonly Asked[], { groups: answers }: LookupAnswer): number {
+  const ends = groups.map(({ hashes, from, tokens }, index) => {
+    const held = answers[index]?.held ?? NONE;
+    return runEnd(held, from, hashes.length / HASH_BYTES) * tokens;
+  });
+  return Math.min(...ends);
+}
+
+/** Returns whether every group holds all it needs for a boundary at `at` tokens. */
+function heldAt(groups: readonly Asked[], answer: LookupAnswer): (at: number) => boolean {
+  const reach = groups.map((group, index) => reachOf(answer.groups[index]?.held ?? NONE, group));
+  return (at) =>
+    groups.every((group, index) => {
+      const end = at / group.tokens;
+      return (reach[index]?.[end] ?? end) <= firstOf(group, end);
+    });
 }
 
 const NONE = Buffer.alloc(0);
@@ -114,6 +130,7 @@ function rangeOf(
 function offersWithin(offers: readonly RunOffer[], first: number, end: number): RunOffer[] {
   return offers.flatMap((offer) => {
     const [from, to] = [Math.max(offer.first, first), Math.min(offer.end, end)];
+    if (first === 0 && from === offer.first && to === offer.end) return [offer];
     return from < to ? [{ ...offer, first: from - first, end: to - first }] : [];
   });
 }

@@ -12,7 +12,7 @@ import {
 import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import type { ArenaId } from "../../base/native.ts";
-import { BusyTime } from "../../base/time.ts";
+import { BusyTime, soon } from "../../base/time.ts";
 import type { BlockSource, BlockStore } from "../../client/source.ts";
 import type { EngineRates } from "../../cost/engine-rates.ts";
 import type { Link } from "../../cost/link.ts";
@@ -165,7 +165,7 @@ export class Fetcher {
   #pumpSoon(): void {
     if (this.#isPumping) return;
     this.#isPumping = true;
-    queueMicrotask(() => {
+    soon(() => {
       this.#isPumping = false;
       if (this.#isClosed) return;
       for (const source of this.#all) this.#pump(source);

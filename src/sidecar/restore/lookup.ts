@@ -4,7 +4,6 @@ import {
   HASH_BYTES,
   hasBit,
   keyCount,
-  KeyPacker,
   newBitmap,
   setBit,
 } from "../../base/block.ts";
@@ -16,6 +15,7 @@ import { LOOKUP_GRACE_MS } from "../../base/limits/pool.ts";
 import { SHARED_FIRST_MS } from "../../base/limits/shared.ts";
 import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
+import { packKeys } from "../../base/native.ts";
 import { nowMs, sleep, yieldToLoop } from "../../base/time.ts";
 import { offered } from "../../client/found.ts";
 import type { Offer } from "../../client/source.ts";
@@ -203,7 +203,8 @@ async function askVault(
     const keys = { present, archive: offers[1] ?? null, shards };
     let at = 0;
     for (const each of asked) {
-      take(each, keys, at);
+      if (at === 0 && isWhole(each, keys)) takeAll(each, present);
+      else take(each, keys, at);
       at += each.indexes.length * shards;
     }
     return true;
@@ -219,6 +220,22 @@ interface Keys {
   readonly present: Buffer;
   readonly archive: Offer | null;
   readonly shards: number;
+}
+
+/** True where the answer begins with this group's blocks, all of them, with one key each, none of them in an archive. */
+function isWhole({ question, indexes }: Asked, { archive, shards }: Keys): boolean {
+  const isAll = indexes.length === question.group.hashes.length / HASH_BYTES;
+  return isAll && shards === 1 && archive === null && indexes.length % 8 === 0;
+}
+
+/** Takes the part of such a group, eight blocks at a time. */
+function takeAll({ said, question }: Asked, present: Buffer): void {
+  const { held } = question;
+  for (let at = 0; at < said.length; at += 1) {
+    const bits = present[at] ?? 0;
+    said[at] = bits;
+    held[at] = (held[at] ?? 0) | bits;
+  }
 }
 
 /** Takes one group's part of an answer, whose keys begin at `from`. */
@@ -249,14 +266,14 @@ function countFrom(bits: Buffer, from: number, count: number): number {
   return sum;
 }
 
-/** Packs the keys of the asked blocks, with all shards of a block together. */
+/** Packs the keys of the asked blocks, with all shards of a block together. The core does, because JavaScript takes five times as long. */
 function packAsked(asked: readonly Asked[], shards: number): Buffer {
-  const packer = new KeyPacker(
-    asked.reduce((sum, { indexes }) => sum + indexes.length, 0) * shards,
-  );
-  for (const { question, indexes } of asked) {
+  const parts = asked.flatMap(({ question, indexes }) => {
+    if (indexes.length === 0) return [];
     const { hashes, group } = question.group;
-    for (const index of indexes) packer.add(hashes, index, group, shards);
-  }
-  return packer.keys;
+    const isAll = indexes.length === hashes.length / HASH_BYTES;
+    return [packKeys(hashes, group, shards, isAll ? null : Uint32Array.from(indexes))];
+  });
+  const [only, ...more] = parts;
+  return only !== undefined && more.length === 0 ? only : Buffer.concat(parts);
 }

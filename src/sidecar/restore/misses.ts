@@ -1,5 +1,5 @@
 // Owns what a look-up did not find: the reason for the first missing block, the gap behind it, and holes in the middle of a prompt.
-import { countBits, HASH_BYTES, hasBit, hashAt } from "../../base/block.ts";
+import { countBits, HASH_BYTES, hasBit, hashAt, leadingBits, runEnd } from "../../base/block.ts";
 import type { Namespace, RecordClass } from "../../base/block.ts";
 import { blockKey } from "../../base/key-text.ts";
 import type { MissReason } from "../socket/reasons.ts";
@@ -88,8 +88,7 @@ function firstMiss(groups: readonly NeededGroup[], answers: LookupAnswer["groups
     const { hashes, from, tokens, tail } = asked;
     const bitmap = answers[at]?.held;
     if (bitmap === undefined || tail > 0) continue;
-    let index = from;
-    while (index < hashes.length / HASH_BYTES && hasBit(bitmap, index)) index += 1;
+    const index = runEnd(bitmap, from, hashes.length / HASH_BYTES);
     if (index === hashes.length / HASH_BYTES) continue;
     if (first !== null && first.tokens <= index * tokens) continue;
     first = { group: asked, index, tokens: index * tokens };
@@ -130,8 +129,10 @@ export function countHoles(
   silent: ReadonlySet<LookupGate>,
 ): void {
   if (held === undefined || recordClass === "ssm" || tail > 0) return;
+  const count = hashes.length / HASH_BYTES;
+  if (leadingBits(held, count) === countBits(held, count)) return;
   let isBehind = false;
-  for (let index = hashes.length / HASH_BYTES - 1; index >= 0; index -= 1) {
+  for (let index = count - 1; index >= 0; index -= 1) {
     if (hasBit(held, index)) isBehind = true;
     else if (isBehind) {
       const gate = gates[recordClass][owners[index] ?? 0];

@@ -11,7 +11,7 @@ import {
 } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
-import { nowMs, yieldToLoop } from "../../base/time.ts";
+import { nowMs, soon, yieldToLoop } from "../../base/time.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason, Loaded, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
@@ -146,12 +146,18 @@ export class Restorer {
     const { decisions, engine } = this.#options;
     const span = this.#context?.costs.spanOf(groups) ?? { start: 0, end: 0 };
     const block = groups[0]?.hashes.subarray(-HASH_BYTES).toString("hex") ?? "";
-    const account = decisions.open(engine, { ...message, block }, span);
-    const budget = { ms: this.#options.waitMs, reason: "deadline" } as const;
-    const isHandedOver = message.handoff > 0;
-    const receipt = this.#options.receipts.nameOf(message.receipt, message.longer === null);
-    const named = { req, number, openKeys, namespace: this.namespace, receipt };
-    return new Plan({ ...named, ahead: message.ahead, span, account, budget, isHandedOver });
+    return new Plan({
+      req,
+      number,
+      openKeys,
+      namespace: this.namespace,
+      receipt: this.#options.receipts.nameOf(message.receipt, message.longer === null),
+      ahead: message.ahead,
+      span,
+      account: decisions.open(engine, message, block, span),
+      budget: { ms: this.#options.waitMs, reason: "deadline" },
+      isHandedOver: message.handoff > 0,
+    });
   }
 
   /** Moves a plan before others, because the engine could take its request now. An unknown number has ended. */
@@ -349,7 +355,7 @@ export class Restorer {
     if (this.#isFlushing) return;
     this.#isFlushing = true;
     // A turn of the event loop for each of a short restore's steps would take as long as the steps.
-    queueMicrotask(() => {
+    soon(() => {
       this.#isFlushing = false;
       const plans = [...this.#changed];
       this.#changed.clear();
@@ -381,22 +387,29 @@ export class Restorer {
   #placed(plan: Plan, placed: Placed | null): SidecarMessage[] {
     if (placed === null) return [];
     const { group, first, slots, blocks } = placed;
-    const { counters, gates } = this.#options;
+    const { counters } = this.#options;
     const fresh = share(blocks);
     const local = blocks.length - fresh.length;
-    counters.add("blocks_restored_local", local);
-    const gateOf = ({ recordClass, owner }: Block): LookupGate | undefined =>
-      gates[recordClass][owner];
-    for (const tier of ["vault", "shared"] as const) {
-      const fetched = fresh.filter((block) => (gateOf(block)?.tier ?? "vault") === tier);
-      counters.add(`blocks_restored_${tier}`, fetched.length);
-      const vaults = new Set(fetched.map((block) => gateOf(block)?.address ?? ""));
-      plan.case.fetched(tier, fetched.length, vaults);
+    if (local > 0) counters.add("blocks_restored_local", local);
+    for (const [gate, count] of this.#gatesOf(fresh)) {
+      const tier = gate?.tier ?? "vault";
+      counters.add(`blocks_restored_${tier}`, count);
+      plan.case.fetched(tier, count, gate?.address ?? "");
     }
     const bytes = blocks.length * (this.#context?.sourceBytes(group) ?? 0);
     plan.case.placed(bytes);
     counters.add("bytes_restored", bytes);
     return [{ t: "placed", req: plan.req, plan: plan.number, group, first, slots, local }];
+  }
+
+  /** Counts blocks by the gate of the vault that they came from. */
+  #gatesOf(blocks: readonly Block[]): Map<LookupGate | undefined, number> {
+    const counts = new Map<LookupGate | undefined, number>();
+    for (const { recordClass, owner } of blocks) {
+      const gate = this.#options.gates[recordClass][owner];
+      counts.set(gate, (counts.get(gate) ?? 0) + 1);
+    }
+    return counts;
   }
 
   /** Ends a plan; `placed` is sent before the end. */

@@ -1,5 +1,7 @@
 // Owns one Fetch call: which records it brings into which slots, and what became of each block.
 import { ItemStatus, keyAt, KeyPacker } from "../../base/block.ts";
+import { Cancellation } from "../../base/cancellation.ts";
+import type { CancelSignal } from "../../base/cancellation.ts";
 import { TierkvError } from "../../base/errors.ts";
 import type { ArenaId } from "../../base/native.ts";
 import type { BlockSource, FetchWindow, Settled } from "../../client/source.ts";
@@ -28,7 +30,7 @@ export class Window {
   readonly #options: WindowOptions;
   /** One byte per item, 1 = verified and in its slot. Item i is shard i % shards of block i / shards. */
   readonly #isDone: Uint8Array;
-  readonly #controller = new AbortController();
+  readonly #cancellation = new Cancellation();
   /** Packed key of each item. */
   readonly #keys: Buffer;
   /** Record bytes received. */
@@ -46,8 +48,8 @@ export class Window {
     this.#keys = packer.keys;
   }
 
-  get signal(): AbortSignal {
-    return this.#controller.signal;
+  get signal(): CancelSignal {
+    return this.#cancellation;
   }
 
   get source(): BlockSource {
@@ -120,7 +122,7 @@ export class Window {
   end(reason: DoneReason): void {
     if (this.#isOver) return;
     this.finish(reason);
-    this.#controller.abort();
+    this.#cancellation.abort();
   }
 
   #done(item: number, block: Block): void {

@@ -63,12 +63,10 @@ export class Connection {
     this.#decoder.allow(FRAME_BYTES_MAX);
   }
 
-  /** Sends all messages in one write, because each write wakes the peer, which costs as much as the rest of a short restore. */
+  /** Sends messages with all others of this turn of the event loop. */
   send(...messages: readonly SidecarMessage[]): void {
     if (this.#isRefused || !this.#socket.writable) return;
-    const [first, ...more] = messages.map(encodeFrame);
-    if (first === undefined) return;
-    this.#outgoing.write(more.length === 0 ? first : Buffer.concat([first, ...more]));
+    for (const message of messages) this.#outgoing.write(encodeFrame(message));
     const waiting = this.#outgoing.waiting;
     if (waiting <= FRAMES_OUT_BYTES_MAX) return;
     this.#announce(
@@ -98,6 +96,7 @@ export class Connection {
   /** Closes our direction; frames that the peer has sent already are still read, for LINGER_MS. */
   close(): void {
     if (this.#isEnded) return;
+    this.#outgoing.flush();
     this.#socket.end();
     this.#linger ??= setTimeout(() => this.#socket.destroy(), LINGER_MS);
   }

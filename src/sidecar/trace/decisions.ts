@@ -91,11 +91,7 @@ type OnEnded = (ended: Ended) => void;
 type Opened = Pick<
   Prefetch,
   "req" | "plan" | "traceparent" | "beyond" | "returns" | "ahead" | "longer"
-> & {
-  block: string;
-};
-
-const NO_TIMES: Times = { lookup: null, fetch: null, load: null, compute: null };
+>;
 
 function blank(engine: string, req: string, traceparent: string): Account {
   return {
@@ -126,8 +122,8 @@ function blank(engine: string, req: string, traceparent: string): Account {
     miss: null,
     gap: null,
     divergence: null,
-    predicted: { ...NO_TIMES, recompute: null },
-    actual: { ...NO_TIMES },
+    predicted: { lookup: null, fetch: null, load: null, compute: null, recompute: null },
+    actual: { lookup: null, fetch: null, load: null, compute: null },
     saved: null,
     receipt: "",
   };
@@ -157,11 +153,16 @@ export class Decisions {
     this.#onEnded = onEnded;
   }
 
-  /** Opens the account of a prefetch; `start` and `end` are the tokens it asks for. */
-  open(engine: string, asked: Opened, { start, end }: { start: number; end: number }): Case {
+  /** Opens the account of a prefetch whose last block has the hash `block`; `start` and `end` are the tokens it asks for. */
+  open(
+    engine: string,
+    asked: Opened,
+    block: string,
+    { start, end }: { start: number; end: number },
+  ): Case {
     const account = blank(engine, asked.req, asked.traceparent);
     account.plan = asked.plan;
-    account.block = asked.block;
+    account.block = block;
     account.startTokens = start;
     account.askedTokens = end;
     account.beyondTokens = asked.beyond;
@@ -298,11 +299,11 @@ export class Case {
     this.#counters.add(`decided_${choice}_${why}`);
   }
 
-  /** Adds `count` blocks fetched from these vaults of a tier. */
-  fetched(tier: Tier, count: number, vaults: Iterable<string>): void {
-    const { account } = this;
-    account.fetched[tier] += count;
-    account.vaults = [...new Set([...account.vaults, ...vaults])];
+  /** Adds `count` blocks fetched from a vault of a tier. */
+  fetched(tier: Tier, count: number, vault: string): void {
+    const { fetched, vaults } = this.account;
+    fetched[tier] += count;
+    if (!vaults.includes(vault)) vaults.push(vault);
   }
 
   /** Adds `bytes` of blocks placed in the arena. */
