@@ -66,11 +66,13 @@ test("one that has left says so, and without any the exit code is 1", async () =
     state: "up",
     trouble: "",
     lanes: "up",
+    isLent: false,
     share: 0,
     isDraining: false,
     holes: 3,
     moved: 2,
     form: null,
+    counts: null,
     seen: null,
   };
   expect(shown([row])[1]).toMatch(/^kv +a:1 +dns +up +left +3 +2 +-/);
