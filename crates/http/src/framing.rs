@@ -18,6 +18,8 @@ pub enum Framing {
 enum At {
     /// In the size; whether a digit was there.
     Size(bool),
+    /// Behind the carriage return after the size: the line's end must follow.
+    SizeEnd,
     /// Behind the size: an extension, until the line ends.
     Extension,
     /// So many bytes of data are missing.
@@ -99,10 +101,11 @@ impl Chunks {
     fn step(&mut self, byte: u8) -> Result<(), &'static str> {
         self.at = match (self.at, byte) {
             (At::Size(has), b'\n') => self.sized(has)?,
-            (At::Size(true), b'\r') => At::Size(true),
+            (At::Size(true), b'\r') => At::SizeEnd,
             (At::Size(true), b';' | b' ' | b'\t') => At::Extension,
             (At::Size(_), digit) => self.digit(digit)?,
-            (At::Extension, b'\n') => self.sized(true)?,
+            (At::SizeEnd | At::Extension, b'\n') => self.sized(true)?,
+            (At::SizeEnd, _) => return Err("the line of a chunk's size does not end"),
             (At::DataEnd, b'\n') => At::Size(false),
             (At::DataEnd, b'\r') => At::DataEnd,
             (At::DataEnd, _) => return Err("a chunk is longer than it says"),
@@ -162,7 +165,9 @@ mod tests {
 
     #[test]
     fn what_is_no_chunk_is_an_error() {
-        for wrong in ["\r\n", "x\r\n", "3\r\nabcd\r\n", "fffffffffffffffff\r\n", ";\r\n"] {
+        for wrong in
+            ["\r\n", "x\r\n", "1\r2\r\n", "3\r\nabcd\r\n", "fffffffffffffffff\r\n", ";\r\n"]
+        {
             assert!(read(wrong.as_bytes(), 1).is_err(), "{wrong}");
         }
         let endless = [b"0\r\n".as_slice(), &vec![b't'; 70_000]].concat();
