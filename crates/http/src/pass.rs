@@ -98,3 +98,32 @@ impl Passing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use mio::{Poll, Token};
+
+    use super::Passing;
+    use crate::limits::CLIENT_STALL;
+
+    #[test]
+    fn a_client_stalls_only_while_it_takes_nothing() {
+        let poll = Poll::new().unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut passing = Passing::new(OwnedFd::from(ours), true, None);
+        passing.put(&vec![b'x'; 1 << 22]);
+        passing.flush(poll.registry(), Token(0)).unwrap();
+        assert!(!passing.is_free() && !passing.is_stalled());
+        passing.blocked = Instant::now().checked_sub(2 * CLIENT_STALL);
+        assert!(passing.is_stalled());
+        std::io::Read::read_exact(&mut theirs, &mut vec![0; 1 << 16]).unwrap();
+        passing.flush(poll.registry(), Token(0)).unwrap();
+        assert!(!passing.is_stalled(), "it took something");
+        passing.close(poll.registry());
+    }
+}
