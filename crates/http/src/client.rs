@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use mio::{Poll, Token, Waker};
 
@@ -14,6 +15,17 @@ use crate::address::Address;
 use crate::meter::Meter;
 use crate::pass::Passing;
 use crate::reactor::{Reactor, WAKER};
+
+/// How long something may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// Making a connection to one address.
+    pub connect: Duration,
+    /// A connection without a request, before it is closed.
+    pub kept_idle: Duration,
+    /// A client that takes nothing, before it is given up.
+    pub stall: Duration,
+}
 
 /// Number of a call, chosen by the caller; no two open calls share one.
 pub type CallId = u32;
@@ -185,11 +197,11 @@ impl Client {
     ///
     /// # Errors
     /// The system has no room for the thread or its descriptors.
-    pub fn start(tell: impl Fn(Vec<News>) + Send + 'static) -> io::Result<Self> {
+    pub fn start(times: Times, tell: impl Fn(Vec<News>) + Send + 'static) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), Token(WAKER))?;
         let queue = Arc::new(Queue { waiting: Mutex::default(), waker });
-        let reactor = Reactor::new(poll, Arc::clone(&queue), Box::new(tell));
+        let reactor = Reactor::new(poll, Arc::clone(&queue), times, Box::new(tell));
         thread::Builder::new().name("tierkv-http".into()).spawn(move || reactor.run())?;
         Ok(Self { queue })
     }

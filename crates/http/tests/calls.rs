@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tierkv_http::{Address, Asked, Client, Meter, News, Outcome, Want};
+use tierkv_http::{Address, Asked, Client, Meter, News, Outcome, Times, Want};
 
 const POOL: u32 = 1;
 /// Longest wait of a test that fails.
@@ -58,7 +58,9 @@ struct Scene {
 impl Scene {
     fn new(address: &str, most: usize) -> Self {
         let (tell, news) = channel();
-        let client = Client::start(move |all| {
+        let second = Duration::from_secs(1);
+        let times = Times { connect: second, kept_idle: second, stall: 2 * PATIENCE };
+        let client = Client::start(times, move |all| {
             for one in all {
                 let _ = tell.send(one);
             }
@@ -350,4 +352,41 @@ fn an_engine_that_is_removed_fails_its_calls_and_takes_no_more() {
     scene.ask(3, Want::Pieces, b"");
     assert_eq!(failed(scene.next()), "ECANCELED");
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn an_answer_without_an_end_leaves_others_their_turn() {
+    let engine = Engine::new();
+    let scene = Scene::new(&engine.address(), 2);
+    scene.ask(1, Want::Pieces, b"");
+    let mut flooding = engine.accept();
+    request(&mut flooding, 0);
+    flooding.write_all(b"HTTP/1.1 200 OK\r\n\r\nx").unwrap();
+    begun(scene.next());
+    let mut client = scene.pass(1, false, None);
+    let writer = thread::spawn(move || {
+        let piece = vec![b'x'; 1 << 20];
+        while flooding.write_all(&piece).is_ok() {}
+    });
+    let reader = thread::spawn(move || {
+        let mut piece = vec![0; 1 << 20];
+        while client.read(&mut piece).is_ok_and(|count| count > 0) {}
+    });
+    for call in 2..20 {
+        scene.ask(call, Want::Text(64), b"");
+        if call == 2 {
+            let mut stream = engine.accept();
+            thread::spawn(move || {
+                for _ in 2..20 {
+                    request(&mut stream, 0);
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+                }
+            });
+        }
+        assert_eq!(scene.next(), News::Text { call, status: 200, text: "ok".into() });
+    }
+    scene.client.abort(1);
+    scene.client.wake();
+    writer.join().unwrap();
+    reader.join().unwrap();
 }
