@@ -30,7 +30,7 @@ pub struct Times {
 /// Number of a call, chosen by the caller; no two open calls share one.
 pub type CallId = u32;
 
-/// What is wanted of an answer.
+/// Form in which an answer is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// The whole body as text, of at most so many bytes.
@@ -52,7 +52,7 @@ pub struct Asked {
     pub body: Vec<u8>,
     /// Whether the answer has a body: false for HEAD.
     pub has_body: bool,
-    /// What is wanted of the answer.
+    /// Form in which the answer is wanted.
     pub want: Want,
 }
 
@@ -69,7 +69,7 @@ pub enum Outcome {
     Broken,
 }
 
-/// What happened to a call.
+/// News of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
     /// An answer that was wanted whole.

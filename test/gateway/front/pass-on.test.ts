@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { connect } from "node:net";
 import { join } from "node:path";
 import { afterEach, expect, test, vi } from "vitest";
+import type * as PumpModule from "../../../src/gateway/front/pump.ts";
 import { runInside } from "../../support/command-line.ts";
 import { call, complete, gatewayBefore, testFolder, until } from "../../support/gateways.ts";
 
@@ -11,7 +12,7 @@ import { call, complete, gatewayBefore, testFolder, until } from "../../support/
 const pumped = vi.hoisted(() => ({ count: 0 }));
 
 vi.mock("../../../src/gateway/front/pump.ts", async (original) => {
-  const { pump } = await original<typeof import("../../../src/gateway/front/pump.ts")>();
+  const { pump } = await original<typeof PumpModule>();
   return {
     pump: (...given: Parameters<typeof pump>) => {
       pumped.count += 1;
