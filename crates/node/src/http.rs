@@ -151,6 +151,7 @@ impl AnswerMeter {
 
 /// How long something may take, in ms.
 #[napi(object)]
+#[expect(clippy::struct_field_names, reason = "each carries its unit")]
 pub struct HttpTimes {
     pub connect_ms: u32,
     pub kept_idle_ms: u32,
