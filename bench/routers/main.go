@@ -18,6 +18,12 @@ import (
 	"time"
 )
 
+// Events of each stream of a crowd, and the time between them: streams that are open, not busy.
+const (
+	crowdEvents = 3
+	crowdPause  = 5 * time.Second
+)
+
 var pad = strings.Repeat("The shelf holds a value. ", 40)
 
 func engine(port string) {
@@ -73,7 +79,11 @@ func engine(port string) {
 		}
 		w.Header().Set("content-type", "text/event-stream")
 		f := w.(http.Flusher)
-		tick := time.NewTicker(20 * time.Millisecond)
+		pause := 20 * time.Millisecond
+		if q.Max <= crowdEvents {
+			pause = crowdPause
+		}
+		tick := time.NewTicker(pause)
 		defer tick.Stop()
 		for i := 0; i < q.Max; i++ {
 			fmt.Fprintf(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word%d\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n", i)
@@ -98,12 +108,17 @@ func load(url, mode string, conns int, seconds float64) {
 		wg.Add(1)
 		go func(k int) {
 			defer wg.Done()
+			most := 200
 			if mode == "stream" {
 				time.Sleep(time.Duration(k) * time.Millisecond * 5)
 			}
-			for i := 0; time.Now().Before(end); i++ {
-				stream := mode == "stream"
-				body, _ := json.Marshal(map[string]any{"model": "m", "stream": stream, "max_tokens": 200, "messages": []any{map[string]any{"role": "system", "content": "Conversation " + strconv.Itoa(k) + ". " + pad}, map[string]any{"role": "user", "content": "turn " + strconv.Itoa(i)}}})
+			if mode == "crowd" {
+				most = crowdEvents
+				time.Sleep(time.Duration(k) * time.Millisecond)
+			}
+			for i := 0; time.Now().Before(end) || (i == 0 && mode == "crowd"); i++ {
+				stream := mode == "stream" || mode == "crowd"
+				body, _ := json.Marshal(map[string]any{"model": "m", "stream": stream, "max_tokens": most, "messages": []any{map[string]any{"role": "system", "content": "Conversation " + strconv.Itoa(k) + ". " + pad}, map[string]any{"role": "user", "content": "turn " + strconv.Itoa(i)}}})
 				t := time.Now()
 				r, err := c.Post(url, "application/json", bytes.NewReader(body))
 				if err != nil {

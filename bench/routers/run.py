@@ -31,7 +31,9 @@ ENGINES = 4
 PRESETS = ["round-robin", "prefix-weighted", "earliest-token"]
 POLICIES = ["round_robin", "cache_aware"]
 #: Mode of the load, its connections, and its share of `--seconds`.
-LOADS = [("slow", 8, 1.0), ("fast", 64, 1.0), ("stream", 300, 0.5)]
+LOADS = [("slow", 8, 1.0), ("fast", 64, 1.0), ("stream", 300, 0.5), ("crowd", 5_000, 0.5)]
+#: Requests that the gateway sends to one engine at once: room for the crowd.
+IN_FLIGHT = 2_000
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 #: Router on the first processor, engines and load on the second.
 ROUTER, OTHERS = ["taskset", "-c", "0"], ["taskset", "-c", "1"]
@@ -76,9 +78,14 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
-def resident_mb(pid: int) -> int:
+def resident_mb(pid: int, what: str = "VmRSS") -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS"))
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(what))
+
+
+def forget_peak(pid: int) -> None:
+    """Lets the peak of the process's memory begin anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def load(scene: Scene, url: str, mode: str, connections: int, seconds: float) -> dict[str, Any]:
@@ -94,11 +101,14 @@ def measure(scene: Scene, name: str, port: int, pid: int | None) -> None:
     load(scene, url, "fast", 8, 2)
     for mode, connections, share in LOADS:
         before = cpu_seconds(pid) if pid is not None else 0.0
+        if pid is not None:
+            forget_peak(pid)
         row = load(scene, url, mode, connections, scene.seconds * share)
         used = cpu_seconds(pid) - before if pid is not None else 0.0
-        count = row["events"] if mode == "stream" else row["n"]
+        count = row["events"] if mode in {"stream", "crowd"} else row["n"]
         row |= {"name": name, "mode": mode, "us": round(used / max(count, 1) * 1e6, 1)}
         row["mb"] = resident_mb(pid) if pid is not None else 0
+        row["peak_mb"] = resident_mb(pid, "VmHWM") if pid is not None else 0
         print(json.dumps(row), flush=True)
 
 
@@ -125,6 +135,7 @@ def routers(scene: Scene) -> Iterator[tuple[str, int, list[str], dict[str, str]]
         engines = json.dumps([f"127.0.0.1:{engine}" for engine in scene.engines])
         config = (
             f'[gateway]\nlisten = "127.0.0.1:{port}"\nengines = {engines}\npreset = "{preset}"\n'
+            f"in_flight_max = {IN_FLIGHT}\n"
         )
         (state / "gateway.toml").write_text(config)
         places = {"XDG_RUNTIME_DIR": str(state), "XDG_STATE_HOME": str(state)}

@@ -39,8 +39,11 @@ export declare class Goodput {
 
 /** A thread with connections to engines. */
 export declare class HttpCore {
-  /** Starts the thread. `onNews` is called with each news: call, kind, status, text, body, and a number. */
-  constructor(onNews: (call: number, kind: number, status: number, text: string, body: string | Buffer, count: number) => void)
+  /**
+   * Starts the thread. `times`: ms for making a connection, for keeping one without a request, and for a client that takes
+   * nothing. `onNews` is called with each news: call, kind, status, text, body, and a number.
+   */
+  constructor(times: HttpTimes, onNews: (call: number, kind: number, status: number, text: string, body: string | Buffer, count: number) => void)
   /** Makes room for connections to an engine, `host:port` or `unix:/path`, at most so many; returns their number. */
   open(address: string, most: number): number
   /** Ends an engine's connections, and fails its calls; idempotent. */
@@ -393,6 +396,13 @@ export declare function hashBlocks(algorithmName: string, parent: Uint8Array, to
 
 /** Returns the parent of first blocks, of a seed; `algorithm`: `sha256` or `sha256_cbor`. */
 export declare function hashRoot(algorithmName: string, seed: string): Buffer
+
+/** How long something may take, in ms. */
+export interface HttpTimes {
+  connectMs: number
+  keptIdleMs: number
+  stallMs: number
+}
 
 /**
  * Bounds of an index: entries of all engines together, ms for which a prompt just sent counts as held, ms for which a

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem;
+use std::time::Duration;
 
 use mio::{Registry, Token};
 
@@ -186,9 +187,9 @@ impl Call {
     }
 
     /// Ends the call where its client takes nothing for too long.
-    pub fn check_stall(&mut self, registry: &Registry, news: &mut Vec<News>) {
+    pub fn check_stall(&mut self, stall: Duration, registry: &Registry, news: &mut Vec<News>) {
         let Stage::Passing(passing) = &self.stage else { return };
-        if passing.is_stalled() {
+        if passing.is_stalled(stall) {
             self.passed(Outcome::Stalled, registry, news);
         }
     }

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use mio::{Poll, Token, Waker};
 
@@ -15,10 +16,21 @@ use crate::meter::Meter;
 use crate::pass::Passing;
 use crate::reactor::{Reactor, WAKER};
 
+/// How long something may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// Making a connection to one address.
+    pub connect: Duration,
+    /// A connection without a request, before it is closed.
+    pub kept_idle: Duration,
+    /// A client that takes nothing, before it is given up.
+    pub stall: Duration,
+}
+
 /// Number of a call, chosen by the caller; no two open calls share one.
 pub type CallId = u32;
 
-/// What is wanted of an answer.
+/// Form in which an answer is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// The whole body as text, of at most so many bytes.
@@ -40,7 +52,7 @@ pub struct Asked {
     pub body: Vec<u8>,
     /// Whether the answer has a body: false for HEAD.
     pub has_body: bool,
-    /// What is wanted of the answer.
+    /// Form in which the answer is wanted.
     pub want: Want,
 }
 
@@ -57,7 +69,7 @@ pub enum Outcome {
     Broken,
 }
 
-/// What happened to a call.
+/// News of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
     /// An answer that was wanted whole.
@@ -185,11 +197,11 @@ impl Client {
     ///
     /// # Errors
     /// The system has no room for the thread or its descriptors.
-    pub fn start(tell: impl Fn(Vec<News>) + Send + 'static) -> io::Result<Self> {
+    pub fn start(times: Times, tell: impl Fn(Vec<News>) + Send + 'static) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), Token(WAKER))?;
         let queue = Arc::new(Queue { waiting: Mutex::default(), waker });
-        let reactor = Reactor::new(poll, Arc::clone(&queue), Box::new(tell));
+        let reactor = Reactor::new(poll, Arc::clone(&queue), times, Box::new(tell));
         thread::Builder::new().name("tierkv-http".into()).spawn(move || reactor.run())?;
         Ok(Self { queue })
     }

@@ -66,9 +66,9 @@ impl Socket {
 /// Use of a connection.
 #[derive(Debug)]
 pub enum State {
-    /// It is being made for a call; further addresses to try.
+    /// Being made for a call; further addresses to try.
     Dialing(Box<Call>, Vec<SocketAddr>),
-    /// It serves a call.
+    /// Serves a call.
     Busy(Box<Call>),
     Idle,
 }

@@ -18,7 +18,7 @@ pub struct Head {
     pub is_events: bool,
 }
 
-/// What the bytes hold.
+/// Content of some bytes.
 #[derive(Debug)]
 pub enum Found {
     /// No whole head yet.
@@ -62,7 +62,7 @@ pub fn read(bytes: &[u8], has_body: bool) -> Result<Found, String> {
     Ok(Found::Whole(Box::new(head), length))
 }
 
-/// What the fields say of the body and the connection.
+/// Meaning of the fields for the body and the connection.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each says something else of the answer")]
 struct Said {

@@ -14,6 +14,6 @@ mod pool;
 mod reactor;
 
 pub use address::Address;
-pub use client::{Asked, Client, News, Outcome, Want};
+pub use client::{Asked, Client, News, Outcome, Times, Want};
 pub use limits::{HEAD_BYTES_MAX, PIECE_BYTES, WHOLE_BYTES_MAX};
 pub use meter::Meter;

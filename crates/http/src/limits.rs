@@ -17,20 +17,14 @@ pub const WHOLE_BYTES_MAX: u64 = 256 * 1024;
 /// Bytes of a body that is sent in one write with its head.
 pub const JOINED_BYTES_MAX: usize = 16 * 1024;
 
-/// Time for a connection to be made to one address.
-pub const CONNECT: Duration = Duration::from_secs(2);
-
-/// Time after which a connection without a request is closed; servers keep one for 5 s or longer.
-pub const KEPT_IDLE: Duration = Duration::from_secs(2);
-
-/// Time after which a client that takes nothing is given up.
-pub const CLIENT_STALL: Duration = Duration::from_secs(60);
-
-/// Interval at which these times are looked at.
+/// Interval at which it is looked at what takes too long.
 pub const TICK: Duration = Duration::from_millis(500);
 
 /// Requests that wait for a connection to one engine.
 pub const WAITING_MAX: usize = 65_536;
+
+/// Reads of one connection before the others have their turn.
+pub const READS_AT_ONCE: usize = 16;
 
 /// Readiness events taken from the system at once.
 pub const EVENTS_AT_ONCE: usize = 1_024;

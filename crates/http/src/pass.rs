@@ -3,14 +3,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::event::Source as _;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::io::Errno;
 
-use crate::limits::CLIENT_STALL;
 use crate::meter::Meter;
 
 /// A client's socket that takes an answer's body behind a head that somebody else wrote.
@@ -40,8 +39,8 @@ impl Passing {
     }
 
     /// Whether the client has taken nothing for too long.
-    pub fn is_stalled(&self) -> bool {
-        self.blocked.is_some_and(|since| since.elapsed() > CLIENT_STALL)
+    pub fn is_stalled(&self, stall: Duration) -> bool {
+        self.blocked.is_some_and(|since| since.elapsed() > stall)
     }
 
     /// Adds bytes of the body; call only when the client has taken all before.
@@ -96,5 +95,35 @@ impl Passing {
             // A failure means that the system has forgotten it already.
             let _ = SourceFd(&self.client.as_raw_fd()).deregister(registry);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::{Duration, Instant};
+
+    use mio::{Poll, Token};
+
+    use super::Passing;
+
+    const STALL: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_client_stalls_only_while_it_takes_nothing() {
+        let poll = Poll::new().unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut passing = Passing::new(OwnedFd::from(ours), true, None);
+        passing.put(&vec![b'x'; 1 << 22]);
+        passing.flush(poll.registry(), Token(0)).unwrap();
+        assert!(!passing.is_free() && !passing.is_stalled(STALL));
+        passing.blocked = Instant::now().checked_sub(2 * STALL);
+        assert!(passing.is_stalled(STALL));
+        std::io::Read::read_exact(&mut theirs, &mut vec![0; 1 << 16]).unwrap();
+        passing.flush(poll.registry(), Token(0)).unwrap();
+        assert!(!passing.is_stalled(STALL), "it took something");
+        passing.close(poll.registry());
     }
 }

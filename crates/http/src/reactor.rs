@@ -7,18 +7,16 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
 use slab::Slab;
 
 use crate::address::Address;
 use crate::call::{Call, Failure};
-use crate::client::{CallId, Command, News, Queue};
+use crate::client::{CallId, Command, News, Queue, Times};
 use crate::connection::{Connection, Socket, State};
-use crate::limits::{
-    CONNECT, EVENTS_AT_ONCE, KEPT_IDLE, PIECE_BYTES, RESOLVES_MAX, TICK, WAITING_MAX,
-};
+use crate::limits::{EVENTS_AT_ONCE, PIECE_BYTES, READS_AT_ONCE, RESOLVES_MAX, TICK, WAITING_MAX};
 use crate::pool::Pool;
 
 /// Token of the waker. A connection at place `n` has `2n + 1`, and the client's socket that it serves `2n + 2`.
@@ -30,6 +28,7 @@ type Tell = Box<dyn Fn(Vec<News>) + Send>;
 pub struct Reactor {
     poll: Poll,
     queue: Arc<Queue>,
+    times: Times,
     tell: Tell,
     pools: HashMap<u32, Pool>,
     connections: Slab<Connection>,
@@ -40,16 +39,19 @@ pub struct Reactor {
     /// Calls whose connection is counted already, while their host's name is resolved.
     named: HashMap<CallId, Box<Call>>,
     resolving: usize,
+    /// Places of connections with more to read, whose turn was over.
+    again: Vec<usize>,
     unresolved: VecDeque<CallId>,
     scratch: Vec<u8>,
     news: Vec<News>,
 }
 
 impl Reactor {
-    pub fn new(poll: Poll, queue: Arc<Queue>, tell: Tell) -> Self {
+    pub fn new(poll: Poll, queue: Arc<Queue>, times: Times, tell: Tell) -> Self {
         Self {
             poll,
             queue,
+            times,
             tell,
             pools: HashMap::new(),
             connections: Slab::new(),
@@ -57,6 +59,7 @@ impl Reactor {
             waiting: HashMap::new(),
             named: HashMap::new(),
             resolving: 0,
+            again: Vec::new(),
             unresolved: VecDeque::new(),
             scratch: vec![0; PIECE_BYTES],
             news: Vec::new(),
@@ -81,7 +84,8 @@ impl Reactor {
                 }
                 self.report();
             }
-            let patience = (!self.connections.is_empty()).then_some(TICK);
+            let patience = if self.again.is_empty() { TICK } else { Duration::ZERO };
+            let patience = (!self.connections.is_empty()).then_some(patience);
             match self.poll.poll(&mut events, patience) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -100,6 +104,9 @@ impl Reactor {
                     connection.is_readable |= event.is_readable() || event.is_error();
                     connection.is_closing |= event.is_read_closed() || event.is_error();
                 }
+                self.drive(place);
+            }
+            for place in mem::take(&mut self.again) {
                 self.drive(place);
             }
             if checked.elapsed() >= TICK {
@@ -330,7 +337,12 @@ impl Reactor {
         // The engine may have answered before it closed the connection.
         connection.is_readable |= unsent.is_some();
         call.deliver(self.poll.registry(), token, &mut self.news);
+        let mut reads = 0;
         while call.wants_more() && connection.is_readable {
+            if reads == READS_AT_ONCE {
+                return self.again.push(place);
+            }
+            reads += 1;
             match connection.socket.read(&mut self.scratch) {
                 Ok(0) => call.end(),
                 Ok(count) => {
@@ -424,12 +436,13 @@ impl Reactor {
 
     /// Ends what took too long.
     fn check(&mut self) {
+        let times = self.times;
         let late: Vec<usize> = self
             .connections
             .iter()
             .filter(|(_, connection)| match &connection.state {
-                State::Dialing(..) => connection.since.elapsed() >= CONNECT,
-                State::Idle => connection.since.elapsed() >= KEPT_IDLE,
+                State::Dialing(..) => connection.since.elapsed() >= times.connect,
+                State::Idle => connection.since.elapsed() >= times.kept_idle,
                 State::Busy(_) => true,
             })
             .map(|(place, _)| place)
@@ -443,7 +456,7 @@ impl Reactor {
                     self.dial_again(place, call, rest, &late);
                 }
                 State::Busy(mut call) => {
-                    call.check_stall(self.poll.registry(), &mut self.news);
+                    call.check_stall(times.stall, self.poll.registry(), &mut self.news);
                     if call.is_over() {
                         self.finish(place, &call);
                     } else {

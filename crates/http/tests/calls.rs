@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tierkv_http::{Address, Asked, Client, Meter, News, Outcome, Want};
+use tierkv_http::{Address, Asked, Client, Meter, News, Outcome, Times, Want};
 
 const POOL: u32 = 1;
 /// Longest wait of a test that fails.
@@ -58,7 +58,9 @@ struct Scene {
 impl Scene {
     fn new(address: &str, most: usize) -> Self {
         let (tell, news) = channel();
-        let client = Client::start(move |all| {
+        let second = Duration::from_secs(1);
+        let times = Times { connect: second, kept_idle: second, stall: 2 * PATIENCE };
+        let client = Client::start(times, move |all| {
             for one in all {
                 let _ = tell.send(one);
             }

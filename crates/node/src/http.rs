@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use napi::bindgen_prelude::{Buffer, FnArgs, Function, Latin1String, ToNapiValue, TypeName};
 use napi::threadsafe_function::{
@@ -12,7 +13,7 @@ use napi::threadsafe_function::{
 use napi::{Status, ValueType, sys};
 use napi_derive::napi;
 use tierkv_core::error::Error;
-use tierkv_http::{Address, Asked, Client, Meter, News, Outcome, Want};
+use tierkv_http::{Address, Asked, Client, Meter, News, Outcome, Times, Want};
 
 use crate::ffi::{number, run};
 
@@ -148,6 +149,15 @@ impl AnswerMeter {
     }
 }
 
+/// How long something may take, in ms.
+#[napi(object)]
+#[expect(clippy::struct_field_names, reason = "each carries its unit")]
+pub struct HttpTimes {
+    pub connect_ms: u32,
+    pub kept_idle_ms: u32,
+    pub stall_ms: u32,
+}
+
 /// A thread with connections to engines.
 #[napi]
 pub struct HttpCore {
@@ -158,18 +168,23 @@ pub struct HttpCore {
 
 #[napi]
 impl HttpCore {
-    /// Starts the thread. `onNews` is called with each news: call, kind, status, text, body, and a number.
+    /// Starts the thread. `times`: ms for making a connection, for keeping one without a request, and for a client that takes
+    /// nothing. `onNews` is called with each news: call, kind, status, text, body, and a number.
     #[napi(
         constructor,
-        ts_args_type = "onNews: (call: number, kind: number, status: number, text: string, body: string | Buffer, count: number) => void"
+        ts_args_type = "times: HttpTimes, onNews: (call: number, kind: number, status: number, text: string, body: string | Buffer, count: number) => void"
     )]
-    pub fn new(on_news: Function<'_, Told, ()>) -> napi::Result<Self> {
+    pub fn new(times: HttpTimes, on_news: Function<'_, Told, ()>) -> napi::Result<Self> {
         let tell: ThreadsafeFunction<News, (), Told, Status, false, true> = on_news
             .build_threadsafe_function::<News>()
             .weak::<true>()
             .build_callback(|context: ThreadsafeCallContext<News>| Ok(told(context.value)))?;
         run(|| {
-            let client = Client::start(move |all| {
+            let ms = |ms: u32| Duration::from_millis(ms.into());
+            let HttpTimes { connect_ms, kept_idle_ms, stall_ms } = times;
+            let times =
+                Times { connect: ms(connect_ms), kept_idle: ms(kept_idle_ms), stall: ms(stall_ms) };
+            let client = Client::start(times, move |all| {
                 for news in all {
                     // A call fails only if JavaScript has gone, and then no code waits for it.
                     tell.call(news, ThreadsafeFunctionCallMode::NonBlocking);

@@ -3,6 +3,11 @@ import type { IncomingHttpHeaders } from "node:http";
 import { Readable } from "node:stream";
 import { toTierkvError } from "../../base/errors.ts";
 import { unixPath } from "../../base/hosts.ts";
+import {
+  GATEWAY_CLIENT_STALL_MS,
+  GATEWAY_CONNECT_MS,
+  GATEWAY_KEEPALIVE_MS,
+} from "../../base/limits/gateway.ts";
 import { HttpCore } from "../../base/native.ts";
 import type { Calls, EngineAnswer, EngineRequest, EngineText, Passed, Taker } from "./calls.ts";
 import type { Abortable } from "./ending.ts";
@@ -35,7 +40,12 @@ class Hub {
   #isWaking = false;
 
   constructor() {
-    this.core = new HttpCore((call, ...news) => this.receivers.get(call)?.take(...news));
+    const times = {
+      connectMs: GATEWAY_CONNECT_MS,
+      keptIdleMs: GATEWAY_KEEPALIVE_MS,
+      stallMs: GATEWAY_CLIENT_STALL_MS,
+    };
+    this.core = new HttpCore(times, (call, ...news) => this.receivers.get(call)?.take(...news));
   }
 
   /** Wakes the core once for all that this turn of JavaScript's loop asks of it. */

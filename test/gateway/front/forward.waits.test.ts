@@ -1,5 +1,5 @@
-import { expect, test, vi } from "vitest";
 // Owns the proof that a request waits at a healthy engine without a limit, is kept alive, and leaves an engine that goes down.
+import { expect, test, vi } from "vitest";
 import { AnswerMeter } from "../../../src/base/native.ts";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
