@@ -66,6 +66,7 @@ test("one that has left says so, and without any the exit code is 1", async () =
     state: "up",
     trouble: "",
     lanes: "up",
+    isLent: false,
     share: 0,
     isDraining: false,
     holes: 3,
