@@ -52,7 +52,7 @@ export async function run({ isQuick, say }) {
       const figures = Object.keys(samples[0]).flatMap((name) => growth(name, samples));
       const notes = [
         `after ${warmUp / GB} GB, ${moved / GB} GB more: new blocks of ${PAGE_BYTES / MIB} MiB saved, restored, released and flushed, raw; half that way each`,
-        "private memory: resident, shared memory apart (the arena has its full size from the start)",
+        "private memory: resident; of a sidecar without shared memory (the arena has its full size from the start)",
         `read after each ${(2 * BLOCKS * PAGE_BYTES) / MIB} MiB; growth: the median of the second half of the readings over that of the first`,
         "a single reading swings by what the allocator has not given back yet of records just sent",
       ];

@@ -32,7 +32,7 @@ export async function run({ isQuick, say }) {
     `${blocks} blocks of ${(pageBytes / MIB).toFixed(2)} MiB (16 tokens, 36 layers, 8 heads of 128, bf16), medians of ${rounds} rounds for each codec, every line measured once in each round`,
     "rates count bytes of records; restore ends when every block is verified and decoded in the arena, save when the vault has verified the last record",
     "memory: each side reads the other's records where they stand (decision 0188); socket: the same vault and Unix socket, all bytes sent",
-    "the vault is full of records of the same length, so that it has pages for new ones; processor time is of both processes, kernel included",
+    "the vault is full of records of the same length, so that it has pages for new ones; processor time is of both processes, kernel included, the mean of all rounds",
     "memcpy: the same pages, one core, one call a page",
   ];
   return { figures, notes };
@@ -41,18 +41,24 @@ export async function run({ isQuick, say }) {
 function pairOf(samples, name) {
   const [what, codec] = [name.replace(/Raw|Int8/u, ""), name.includes("Raw") ? "raw" : "int8"];
   const [lent, socket] = [`${name}Lent`, `${name}Socket`];
-  const rate = { beside: samples[`${socket}Gbps`], of: "socket" };
-  const time = { beside: samples[`${socket}CpuSPerGb`], of: "socket" };
+  // The system counts in steps of 10 ms, too long for one round.
+  const [lentS, socketS] = [lent, socket].map((way) => [mean(samples[`${way}CpuSPerGb`])]);
   return [
     figure(`${codec}: ${what}, socket`, "GB/s", samples[`${socket}Gbps`]),
     figure(`${codec}: ${what}, memory`, "GB/s", samples[`${lent}Gbps`], {
-      ...rate,
+      beside: samples[`${socket}Gbps`],
+      of: "socket",
       floor: { on: "ratio", least: LEAST[name] },
     }),
-    figure(`${codec}: ${what}, socket, processor time`, "s/GB", samples[`${socket}CpuSPerGb`]),
-    figure(`${codec}: ${what}, memory, processor time`, "s/GB", samples[`${lent}CpuSPerGb`], {
-      ...time,
+    figure(`${codec}: ${what}, socket, processor time`, "s/GB", socketS),
+    figure(`${codec}: ${what}, memory, processor time`, "s/GB", lentS, {
+      beside: socketS,
+      of: "socket",
       floor: { on: "ratio", most: PROCESSOR_MOST },
     }),
   ];
+}
+
+function mean(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
 }

@@ -42,10 +42,14 @@ function cpuTicks(pid) {
   return Number(utime) + Number(stime);
 }
 
-/** Returns RssAnon, because arenas are shared memory; 0 for an ended process. */
-function privateBytes(pid) {
-  const found = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "latin1"));
-  return Number(found?.[1] ?? 0) * 1024;
+/** Returns resident memory of a process's own: without arenas, which are shared; a vault's records lie in shared memory, too. 0: it has ended. */
+function ownBytes(name, pid) {
+  const status = readFileSync(`/proc/${pid}/status`, "latin1");
+  const kinds = name.startsWith("vault") ? ["RssAnon", "RssShmem"] : ["RssAnon"];
+  const kib = kinds.map(
+    (kind) => new RegExp(`^${kind}:\\s+(\\d+) kB$`, "m").exec(status)?.[1] ?? 0,
+  );
+  return kib.reduce((sum, each) => sum + Number(each), 0) * 1024;
 }
 
 export class Stand {
@@ -163,7 +167,7 @@ export class Stand {
   /** Returns private resident bytes of each running process, by name. */
   memoryBytes() {
     const running = this.#processes.filter(({ pid }) => existsSync(`/proc/${pid}`));
-    return Object.fromEntries(running.map(({ name, pid }) => [name, privateBytes(pid)]));
+    return Object.fromEntries(running.map(({ name, pid }) => [name, ownBytes(name, pid)]));
   }
 
   async close() {

@@ -113,7 +113,8 @@ export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number], string
   peers_limited: "Connections from addresses with too many failed authentications.",
   listings_refused: "Entries of a pool's list without a valid signature of its key.",
   lanes_refused: "Lanes refused.",
-  lanes_lent: "Sessions of lanes to which the vault lent its memory, because their client is of its user on its machine.",
+  lanes_lent:
+    "Sessions of lanes to which the vault lent its memory, because their client is of its user on its machine.",
   tls_refused: "TLS handshakes that failed.",
   probes: "Probes of a link with bytes that are not a record.",
   probed_bytes: "Bytes of link probes.",

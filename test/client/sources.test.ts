@@ -1,10 +1,10 @@
 // Owns the conformance of every place that blocks come from: a vault over lanes, the machine's own vault, and a shared region.
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import type { VaultClient } from "../../src/client/vault-client.ts";
 import { damageAll, openShared, regionAddress } from "../support/regions.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { describeStore } from "../support/source-suite.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
 import { startOwnVault, startVaultProcess } from "../support/vault-process.ts";
 import { closeAfterTest, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 

@@ -52,6 +52,7 @@ def test_an_engine_alone_starts_saves_restores_and_leaves_no_sidecar(
             return bool(counters()["blocks_saved"])
 
         wait_until(is_saving, "blocks are saved")
+        assert sidecar_status(str(path))["vaults"]["kv"][0]["isLent"]
         before = counters()["blocks_saved"]
         first.call("generate", prompts=[TEXT])
         wait_until(lambda: counters()["blocks_saved"] >= before + BLOCKS, "the text is saved")

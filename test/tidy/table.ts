@@ -208,6 +208,8 @@ export const CORE_MODULES: readonly string[] = [
   "table",
   "folder",
   "free_list",
+  "lent",
+  "past_cache",
   "header",
   "memory",
   "peer",

@@ -17,6 +17,7 @@ pub struct Lendable {
 #[cfg(target_os = "linux")]
 impl Lendable {
     /// Creates an object of `bytes` bytes without memory; `None` where the system refuses.
+    #[cfg(not(loom))]
     pub(crate) fn create(name: &str, bytes: usize) -> Option<Self> {
         use rustix::fs::{MemfdFlags, SealFlags};
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -28,6 +29,7 @@ impl Lendable {
     }
 
     /// Maps all of it for the owner; the caller unmaps it.
+    #[cfg(not(loom))]
     pub(crate) fn map(&self, bytes: usize) -> Option<NonNull<c_void>> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -59,14 +61,6 @@ impl Lendable {
 /// Elsewhere nothing is lent.
 #[cfg(not(target_os = "linux"))]
 impl Lendable {
-    pub(crate) fn create(_: &str, _: usize) -> Option<Self> {
-        None
-    }
-
-    pub(crate) fn map(&self, _: usize) -> Option<NonNull<c_void>> {
-        None
-    }
-
     pub(crate) fn empty(&self, _: usize, _: usize) -> bool {
         false
     }

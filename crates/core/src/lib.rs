@@ -23,6 +23,7 @@ pub mod listener;
 pub mod lockfile;
 pub mod memory;
 pub mod outbox;
+mod past_cache;
 pub mod peer;
 pub mod pool;
 pub mod record;

@@ -15,10 +15,10 @@ use self::budget::Claim;
 pub use self::budget::ENTRY_BYTES;
 pub(crate) use self::buffer::Shape;
 use self::buffer::{RecordBuffer, RecordRef};
-use crate::codec::raw::settle;
 use crate::error::Result;
 use crate::lent::LentPlace;
 use crate::limits::CHECKSUM_SPAN_BYTES;
+use crate::past_cache::settle;
 use crate::sync::Ordering;
 
 /// The store's reference in a record's count of holders.

@@ -225,7 +225,7 @@ impl Drop for Mapped {
         if let Some(space) = &self.space {
             // SAFETY: taken from the space for so many bytes, and no reference exists.
             unsafe { space.give(self.start.cast(), self.bytes) };
-            // What is kept for reuse is kept as buffers.
+            // Memory for reuse is kept as buffers.
             space.shrink(0);
             return;
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::allocation::{Allocation, real_bytes, real_bytes_max};
 use super::budget::Budget;
 use super::pages::PAGE;
-use crate::codec::raw::{LINE_BYTES, copy_past_cache};
 use crate::free_list::Memory as _;
+use crate::past_cache::{LINE_BYTES, copy_past_cache};
 use crate::sync::{AtomicU32, Ordering};
 
 /// Header in front of a complete record.

@@ -31,11 +31,11 @@ use crate::codec_id::{Codec, Form};
 use crate::crc32c;
 use crate::geometry::Geometry;
 use crate::limits::{CHECKSUM_SPAN_BYTES, STREAM_BYTES_MIN};
+use crate::past_cache::prefetch;
 
 use self::group::{Group, groups, groups_from, layer_payload_bytes};
 use self::kernels::Kernels;
 use self::turned::{Scratch, Turned};
-use super::raw::prefetch;
 
 pub use self::kernels::Isa;
 pub use crate::codec_id::SCALE_BYTES;

@@ -30,7 +30,7 @@ pub struct State {
     pub is_up: bool,
     /// Number of lanes used for fetches in clear; 0: all.
     pub fetching: u16,
-    /// What the two sides read in each other's memory.
+    /// Records that the two sides read in each other's memory.
     pub lent: Lent,
     pub lanes: Vec<Arc<dyn Stream>>,
     pub rails: usize,
@@ -50,7 +50,7 @@ pub struct State {
     ended: Option<Ended>,
 }
 
-/// What is read where it stands.
+/// Directions in which records are read where they stand.
 #[derive(Default)]
 pub struct Lent {
     /// Whether fetched records are read in the vault's memory.

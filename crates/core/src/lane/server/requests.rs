@@ -44,7 +44,7 @@ pub struct State {
     /// Number of the last fetch.
     pub last_fetch: u64,
     pub stores: HashMap<u32, StoreJob>,
-    /// What stands on each lane.
+    /// Records that stand on each lane.
     pub standing: Vec<Arc<Standing>>,
     /// Lanes whose thread has sent what it took, and waits for more.
     pub idle: usize,

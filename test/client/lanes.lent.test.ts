@@ -51,31 +51,35 @@ test("both sides read where records stand, and the vault counts it", async () =>
   expect([remote.isLent, checkPages(other, fetched.statuses)]).toEqual([false, 3]);
 });
 
-test("a vault killed within a fetch leaves whole pages, and its successor serves", NIGHTLY, async () => {
-  let within = 0;
-  let { pid, address } = await startOwnVault(undefined, { bytes: 3 * COUNT * PAGE });
-  for (let round = 0; round < ROUNDS || within === 0; round += 1) {
-    expect(round).toBeLessThan(10 * ROUNDS);
+test(
+  "a vault killed within a fetch leaves whole pages, and its successor serves",
+  NIGHTLY,
+  async () => {
+    let within = 0;
+    let { pid, address } = await startOwnVault(undefined, { bytes: 3 * COUNT * PAGE });
+    for (let round = 0; round < ROUNDS || within === 0; round += 1) {
+      expect(round).toBeLessThan(10 * ROUNDS);
+      const client = await openLent(address);
+      const pages = await Pages.open(COUNT, PAGE);
+      await client.store(NAMESPACE, pages.encode(), SOON_MS);
+      const fetching = client.fetch(NAMESPACE, pages.plan(), { deadlineMs: 2000 }).then(
+        ({ statuses }) => statuses,
+        () => null,
+      );
+      await sleep(round % ROUNDS);
+      process.kill(pid, "SIGKILL");
+      const statuses = await fetching;
+      if (statuses === null || !statuses.every((status) => status === ACCEPTED)) within += 1;
+      if (statuses !== null) checkPages(pages, statuses);
+      client.close();
+      ({ pid, address } = await startOwnVault(address, { bytes: 3 * COUNT * PAGE }));
+    }
     const client = await openLent(address);
-    const pages = await Pages.open(COUNT, PAGE);
+    const pages = await Pages.open(2, PAGE);
     await client.store(NAMESPACE, pages.encode(), SOON_MS);
-    const fetching = client.fetch(NAMESPACE, pages.plan(), { deadlineMs: 2000 }).then(
-      ({ statuses }) => statuses,
-      () => null,
-    );
-    await sleep(round % ROUNDS);
-    process.kill(pid, "SIGKILL");
-    const statuses = await fetching;
-    if (statuses === null || !statuses.every((status) => status === ACCEPTED)) within += 1;
-    if (statuses !== null) checkPages(pages, statuses);
-    client.close();
-    ({ pid, address } = await startOwnVault(address, { bytes: 3 * COUNT * PAGE }));
-  }
-  const client = await openLent(address);
-  const pages = await Pages.open(2, PAGE);
-  await client.store(NAMESPACE, pages.encode(), SOON_MS);
-  expect(checkPages(pages, (await client.fetch(NAMESPACE, pages.plan(), CALL)).statuses)).toBe(2);
-});
+    expect(checkPages(pages, (await client.fetch(NAMESPACE, pages.plan(), CALL)).statuses)).toBe(2);
+  },
+);
 
 test("a vault killed within a save keeps on its disk only right records", NIGHTLY, async () => {
   const dataDir = testDirectory();
