@@ -41,6 +41,9 @@ pub const STREAM_BYTES_MIN: usize = 128 * KIB;
 /// Smallest budget of a store: a few records and their index must fit.
 pub const STORE_BYTES_MIN: u64 = MIB as u64;
 
+/// Memory of an arriving record that is faulted in at once: so much arrives soon, and a call for more would delay the first byte.
+pub const STORE_POPULATE_BYTES: usize = 256 * KIB;
+
 /// Smallest whole-page memory of a record that is kept for reuse within the budget; the allocator itself keeps smaller ones.
 pub const STORE_SPARE_BYTES_MIN: usize = 32 * KIB;
 

@@ -5,10 +5,11 @@ use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::allocation::{Allocation, real_bytes, real_bytes_max};
+use super::allocation::{Allocation, Fresh, real_bytes, real_bytes_max};
 use super::budget::Budget;
 use super::pages::PAGE;
 use crate::free_list::Memory as _;
+use crate::limits::STORE_POPULATE_BYTES;
 use crate::sync::{AtomicU32, Ordering};
 
 /// Header in front of a complete record.
@@ -66,6 +67,8 @@ pub(super) struct RecordBuffer {
     bytes: u32,
     /// Initialised bytes of the record.
     ready: usize,
+    /// Bytes of the record whose pages have memory, as far as is known.
+    present: usize,
 }
 
 impl RecordBuffer {
@@ -73,11 +76,13 @@ impl RecordBuffer {
     pub(super) fn new(shape: Shape, budget: &Budget) -> Option<Self> {
         let Shape { start, bytes, layout } = shape;
         if let Some(memory) = budget.spare(layout) {
-            return Some(Self { memory, start, bytes, ready: 0 });
+            return Some(Self { memory, start, bytes, ready: 0, present: bytes as usize });
         }
-        let (memory, are_zeros) = Allocation::new(layout, budget.space())?;
-        let ready = if are_zeros { bytes as usize } else { 0 };
-        Some(Self { memory, start, bytes, ready })
+        let (memory, fresh) = Allocation::new(layout, budget.space())?;
+        // Bytes of earlier records stay until they are overwritten: a record is stored only once all its bytes have come.
+        let ready = if fresh == Fresh::Unwritten { 0 } else { bytes as usize };
+        let present = if fresh == Fresh::Absent { 0 } else { bytes as usize };
+        Some(Self { memory, start, bytes, ready, present })
     }
 
     /// Real memory in bytes: the allocator's usable size and header.
@@ -85,9 +90,15 @@ impl RecordBuffer {
         self.memory.real_bytes()
     }
 
-    /// Bytes of the record; bytes not written yet are zeros.
+    /// Bytes of the record; bytes not written yet are zeros, or an earlier record's.
     pub(super) fn span(&mut self, range: Range<usize>) -> &mut [u8] {
         assert!(range.start <= range.end && range.end <= self.bytes as usize, "fits");
+        if self.present < range.end {
+            let start = self.start as usize;
+            let end = (self.present + STORE_POPULATE_BYTES).clamp(range.end, self.bytes as usize);
+            self.memory.populate(start + self.present..start + end);
+            self.present = end;
+        }
         if self.ready < range.end {
             let more = range.end - self.ready;
             // SAFETY: within the allocation: `ready` is at most `range.end`, which is at most `bytes`.
