@@ -217,8 +217,7 @@ export class VaultConnection {
   ): Promise<T> {
     const context = this.#context(call, timeoutMs);
     const attempt = this.#admit(context);
-    const onParent =
-      parent === undefined ? undefined : (): void => attempt.giveUp(parent.reason);
+    const onParent = parent === undefined ? undefined : (): void => attempt.giveUp(parent.reason);
     if (parent?.aborted === true) onParent?.();
     if (onParent !== undefined) parent?.addEventListener("abort", onParent, { once: true });
     try {

@@ -1,12 +1,5 @@
 // Owns the look-up of blocks: first the engine's own arena, then one call to each vault, all at once; the answer is a list of offers.
-import {
-  countBits,
-  HASH_BYTES,
-  hasBit,
-  keyCount,
-  newBitmap,
-  setBit,
-} from "../../base/block.ts";
+import { countBits, HASH_BYTES, hasBit, keyCount, newBitmap, setBit } from "../../base/block.ts";
 import type { Namespace, RecordClass } from "../../base/block.ts";
 import { toTierkvError } from "../../base/errors.ts";
 import { blockKeys } from "../../base/key-text.ts";

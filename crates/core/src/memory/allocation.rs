@@ -18,17 +18,6 @@ const MAPPED_BYTES_MIN: usize = 32 << 10;
 /// Below that size the allocator may add up to this much, because a smaller rest is of no use.
 const CRUMB_BYTES: usize = 64;
 
-/// What is known of new memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fresh {
-    /// Of the system allocator: never written, as far as is known.
-    Unwritten,
-    /// Of a space, which maps zeros: initialised, but its pages have no memory yet.
-    Absent,
-    /// Of a space, with bytes of an earlier record: initialised.
-    Written,
-}
-
 /// Memory of a layout, freed when dropped.
 #[derive(Debug)]
 pub(super) struct Allocation {
@@ -44,20 +33,19 @@ unsafe impl Send for Allocation {}
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
-    /// Allocates from `space` if large enough, else from the allocator; also returns what is known of the memory.
-    pub(super) fn new(layout: Layout, space: Option<&Arc<Space>>) -> Option<(Self, Fresh)> {
-        let of_allocator = || Some((Self::made_by_allocator(layout)?, Fresh::Unwritten));
+    /// Allocates from `space` if large enough, else from the allocator; also returns whether the bytes are zeros.
+    pub(super) fn new(layout: Layout, space: Option<&Arc<Space>>) -> Option<(Self, bool)> {
+        let of_allocator = || Some((Self::made_by_allocator(layout)?, false));
         Self::in_space(layout, space).or_else(of_allocator)
     }
 
-    fn in_space(layout: Layout, space: Option<&Arc<Space>>) -> Option<(Self, Fresh)> {
+    fn in_space(layout: Layout, space: Option<&Arc<Space>>) -> Option<(Self, bool)> {
         let space = space.filter(|_| layout.size() >= STORE_SPARE_BYTES_MIN)?;
         let (start, are_zeros) = space.take(layout.size())?;
-        let fresh = if are_zeros { Fresh::Absent } else { Fresh::Written };
-        Some((Self { start, layout, space: Some(Arc::clone(space)) }, fresh))
+        Some((Self { start, layout, space: Some(Arc::clone(space)) }, are_zeros))
     }
 
-    /// Faults the pages of `bytes` in at once, which costs a third of a fault for each. A system that cannot do so faults later.
+    /// Faults the pages of `bytes` in at once, which costs less than a fault for each. A system that cannot do so faults later.
     pub(super) fn populate(&self, bytes: Range<usize>) {
         if self.space.is_some() && bytes.end <= self.layout.size() {
             // SAFETY: within the allocation, as checked, and our own.

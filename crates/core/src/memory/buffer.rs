@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::allocation::{Allocation, Fresh, real_bytes, real_bytes_max};
+use super::allocation::{Allocation, real_bytes, real_bytes_max};
 use super::budget::Budget;
 use super::pages::PAGE;
 use crate::free_list::Memory as _;
@@ -78,10 +78,9 @@ impl RecordBuffer {
         if let Some(memory) = budget.spare(layout) {
             return Some(Self { memory, start, bytes, ready: 0, present: bytes as usize });
         }
-        let (memory, fresh) = Allocation::new(layout, budget.space())?;
-        // Bytes of earlier records stay until they are overwritten: a record is stored only once all its bytes have come.
-        let ready = if fresh == Fresh::Unwritten { 0 } else { bytes as usize };
-        let present = if fresh == Fresh::Absent { 0 } else { bytes as usize };
+        let (memory, are_zeros) = Allocation::new(layout, budget.space())?;
+        // Pages without memory read as zeros; pages of an earlier record have memory, and are cleared.
+        let (ready, present) = if are_zeros { (bytes as usize, 0) } else { (0, bytes as usize) };
         Some(Self { memory, start, bytes, ready, present })
     }
 
@@ -90,7 +89,7 @@ impl RecordBuffer {
         self.memory.real_bytes()
     }
 
-    /// Bytes of the record; bytes not written yet are zeros, or an earlier record's.
+    /// Bytes of the record; bytes not written yet are zeros.
     pub(super) fn span(&mut self, range: Range<usize>) -> &mut [u8] {
         assert!(range.start <= range.end && range.end <= self.bytes as usize, "fits");
         if self.present < range.end {
