@@ -48,8 +48,10 @@ impl Allocation {
     /// Faults the pages of `bytes` in at once, which costs less than a fault for each. A system that cannot do so faults later.
     pub(super) fn populate(&self, bytes: Range<usize>) {
         if self.space.is_some() && bytes.end <= self.layout.size() {
-            // SAFETY: within the allocation, as checked, and our own.
-            unsafe { populate(self.start.add(bytes.start), bytes.len()) };
+            // SAFETY: within the allocation, as checked.
+            let from = unsafe { self.start.add(bytes.start) };
+            // SAFETY: our own, in the space.
+            unsafe { populate(from, bytes.len()) };
         }
     }
 

@@ -66,9 +66,9 @@ pub(super) struct RecordBuffer {
     start: u32,
     bytes: u32,
     /// Initialised bytes of the record.
-    ready: usize,
+    ready: u32,
     /// Bytes of the record whose pages have memory, as far as is known.
-    present: usize,
+    present: u32,
 }
 
 impl RecordBuffer {
@@ -76,11 +76,11 @@ impl RecordBuffer {
     pub(super) fn new(shape: Shape, budget: &Budget) -> Option<Self> {
         let Shape { start, bytes, layout } = shape;
         if let Some(memory) = budget.spare(layout) {
-            return Some(Self { memory, start, bytes, ready: 0, present: bytes as usize });
+            return Some(Self { memory, start, bytes, ready: 0, present: bytes });
         }
         let (memory, are_zeros) = Allocation::new(layout, budget.space())?;
         // Pages without memory read as zeros; pages of an earlier record have memory, and are cleared.
-        let (ready, present) = if are_zeros { (bytes as usize, 0) } else { (0, bytes as usize) };
+        let (ready, present) = if are_zeros { (bytes, 0) } else { (0, bytes) };
         Some(Self { memory, start, bytes, ready, present })
     }
 
@@ -92,24 +92,29 @@ impl RecordBuffer {
     /// Bytes of the record; bytes not written yet are zeros.
     pub(super) fn span(&mut self, range: Range<usize>) -> &mut [u8] {
         assert!(range.start <= range.end && range.end <= self.bytes as usize, "fits");
-        if self.present < range.end {
-            let start = self.start as usize;
-            let end = (self.present + STORE_POPULATE_BYTES).clamp(range.end, self.bytes as usize);
-            self.memory.populate(start + self.present..start + end);
-            self.present = end;
-        }
-        if self.ready < range.end {
-            let more = range.end - self.ready;
-            // SAFETY: within the allocation: `ready` is at most `range.end`, which is at most `bytes`.
-            let from = unsafe { self.record().add(self.ready) };
-            // SAFETY: `more` bytes from there end at `range.end`.
-            unsafe { from.write_bytes(0, more) };
-            self.ready = range.end;
-        }
+        self.provide(range.end);
         // SAFETY: within the allocation, as checked.
         let from = unsafe { self.record().add(range.start) };
         // SAFETY: initialised, and the reference to us is exclusive.
         unsafe { std::slice::from_raw_parts_mut(from.as_ptr(), range.len()) }
+    }
+
+    /// Gives the first `end` bytes of the record memory, and initialises them.
+    fn provide(&mut self, end: usize) {
+        let (ready, present) = (self.ready as usize, self.present as usize);
+        if present < end {
+            let start = self.start as usize;
+            let to = (present + STORE_POPULATE_BYTES).clamp(end, self.bytes as usize);
+            self.memory.populate(start + present..start + to);
+            self.present = u32::try_from(to).unwrap_or(self.bytes);
+        }
+        if ready < end {
+            // SAFETY: within the allocation: `ready` is at most `end`, which is at most `bytes`.
+            let from = unsafe { self.record().add(ready) };
+            // SAFETY: so many bytes from there end at `end`.
+            unsafe { from.write_bytes(0, end - ready) };
+            self.ready = u32::try_from(end).unwrap_or(self.bytes);
+        }
     }
 
     /// The pages around the record, if it was reserved in pages.
@@ -118,7 +123,7 @@ impl RecordBuffer {
         if bytes > 0 && self.ready == 0 {
             // SAFETY: as long as its layout says, and the reference to us is exclusive.
             unsafe { self.memory.start().write_bytes(0, bytes) };
-            self.ready = self.bytes as usize;
+            self.ready = self.bytes;
         }
         // SAFETY: that many bytes are initialised, and the reference to `self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr(), bytes) }
@@ -127,7 +132,7 @@ impl RecordBuffer {
     /// The initialised bytes of the record.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the first `ready` bytes of the record are initialised.
-        unsafe { std::slice::from_raw_parts(self.record().as_ptr(), self.ready) }
+        unsafe { std::slice::from_raw_parts(self.record().as_ptr(), self.ready as usize) }
     }
 
     /// Turns the complete record into a shared one; its memory counts against `budget`.

@@ -160,10 +160,10 @@ unsafe fn empty(_: NonNull<u8>, _: usize) -> bool {
 pub(super) unsafe fn populate(start: NonNull<u8>, bytes: usize) {
     use rustix::mm::{Advice, madvise};
     let before = start.addr().get() % PAGE;
-    // SAFETY: a page with bytes of ours is ours, and populating changes no contents. Before Linux 5.14 the call fails, which is harmless.
-    let _ = unsafe {
-        madvise(start.sub(before).as_ptr().cast(), before + bytes, Advice::LinuxPopulateWrite)
-    };
+    // SAFETY: a mapping begins at a page, so that the page with the first byte is ours.
+    let page = unsafe { start.sub(before) };
+    // SAFETY: the pages are ours, and populating changes no contents. Before Linux 5.14 the call fails, which is harmless.
+    let _ = unsafe { madvise(page.as_ptr().cast(), before + bytes, Advice::LinuxPopulateWrite) };
 }
 
 /// # Safety
