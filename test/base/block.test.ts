@@ -101,6 +101,8 @@ test("statuses have the names and numbers of the proto", () => {
 });
 
 test("bits are counted, and a run ends, as bit by bit", () => {
+  const full = Buffer.alloc(2, 0xff);
+  expect([runEnd(full, 0, 11), runEnd(full, 3, 16), countBits(full, 11)]).toEqual([11, 16, 11]);
   const bitmaps = uint8Array({ maxLength: 6 }).map((bytes) =>
     // Whole bytes are frequent in answers, and have a path of their own.
     bytes.map((byte) => (byte % 3 === 0 ? 0xff : byte)),
