@@ -99,8 +99,6 @@ function readOptions() {
   if (unknown.length > 0) {
     throw new UsageError(`--only ${unknown.join(",")}: there are ${NAMES.join(", ")}`);
   }
-  if (values.lines !== undefined && !(values.stale && /^\d{1,6}$/.test(values.lines)))
-    throw new UsageError(`--lines ${values.lines}: a number of lines, with --stale`);
   if (values.save && values.geometry !== undefined) throw new UsageError(SAVES_ALL);
   return { ...values, names };
 }
@@ -150,6 +148,15 @@ async function troubleOf({ quick }) {
     : null;
 }
 
+/** Lists old figures; `lines`: changed lines above which a figure is old, as text. */
+async function listOld(lines) {
+  if (lines !== undefined && !/^\d{1,6}$/.test(String(lines))) {
+    throw new UsageError(`--lines ${String(lines)}: a number of lines`);
+  }
+  const { listStale, STALE_LINES } = await import("./lib/stale.js");
+  listStale((line) => process.stdout.write(`${line}\n`), Number(lines ?? STALE_LINES));
+}
+
 async function main() {
   const options = readOptions();
   if (options.help) {
@@ -157,11 +164,7 @@ async function main() {
     return;
   }
   if (options.stale) {
-    const { listStale } = await import("./lib/stale.js");
-    listStale(
-      (line) => process.stdout.write(`${line}\n`),
-      options.lines === undefined ? undefined : Number(options.lines),
-    );
+    await listOld(options.lines);
     return;
   }
   const trouble = await troubleOf(options);

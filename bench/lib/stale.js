@@ -24,26 +24,41 @@ function pages(root) {
  */
 export function figuresIn(text, page) {
   const figures = [];
-  let intro = { benches: [], commit: null, day: null };
+  let intro = NOTHING;
   for (const [index, line] of text.split("\n").entries()) {
-    const named = [...line.matchAll(IN_BACKTICKS)].map(([, name]) => name);
-    const own = {
-      benches: named.filter((name) => Object.hasOwn(MEASURED, name)),
-      commit: (line.match(COMMIT) ?? []).at(-1) ?? null,
-      day: (line.match(DAY) ?? []).sort().at(0) ?? null,
-    };
+    const own = namedIn(line);
     const isRow = line.startsWith("|");
-    if (line.startsWith("#")) intro = { benches: [], commit: null, day: null };
-    else if (!isRow && (own.benches.length > 0 || own.day !== null)) intro = own;
-    const benches =
-      own.benches.length > 0 ? own.benches : isRow && own.day !== null ? intro.benches : [];
-    const isDated = own.commit !== null || own.day !== null;
-    const { commit, day } = isDated ? own : intro;
-    if (benches.length === 0 || (commit === null && day === null)) continue;
-    for (const bench of new Set(benches))
+    if (line.startsWith("#")) intro = NOTHING;
+    else if (!isRow && (own.benches.length > 0 || isDated(own))) intro = own;
+    const { benches, commit, day } = isRow ? joined(own, intro) : own;
+    if (commit === null && day === null) continue;
+    for (const bench of benches) {
       figures.push({ where: `${page}:${index + 1}`, bench, commit, day });
+    }
   }
   return figures;
+}
+
+const NOTHING = { benches: [], commit: null, day: null };
+
+const isDated = ({ commit, day }) => commit !== null || day !== null;
+
+/** Returns the benches, the last commit and the first day that a line names. */
+function namedIn(line) {
+  const names = [...line.matchAll(IN_BACKTICKS)].map(([, name]) => name);
+  const [commit = null] = (line.match(COMMIT) ?? []).slice(-1);
+  const [day = null] = (line.match(DAY) ?? []).sort();
+  return {
+    benches: [...new Set(names.filter((name) => Object.hasOwn(MEASURED, name)))],
+    commit,
+    day,
+  };
+}
+
+/** Completes a row by the text before its table; a row with neither a bench nor a day of its own is counted with that text. */
+function joined(own, intro) {
+  if (own.benches.length === 0) return isDated(own) ? { ...own, benches: intro.benches } : NOTHING;
+  return isDated(own) ? own : { ...intro, benches: own.benches };
 }
 
 /** Returns the saved runs as figures. */

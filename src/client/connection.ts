@@ -217,10 +217,9 @@ export class VaultConnection {
   ): Promise<T> {
     const context = this.#context(call, timeoutMs);
     const attempt = this.#admit(context);
-    const onParent =
-      parent === undefined ? undefined : (): void => attempt.giveUp(parent.reason);
-    if (parent?.aborted === true) onParent?.();
-    if (onParent !== undefined) parent?.addEventListener("abort", onParent, { once: true });
+    const onParent = (): void => attempt.giveUp(parent?.reason);
+    if (parent?.aborted === true) onParent();
+    parent?.addEventListener("abort", onParent, { once: true });
     try {
       const result = await work(attempt);
       if (isJudged) this.#breaker.succeeded();
@@ -230,7 +229,7 @@ export class VaultConnection {
       if (isJudged && speaksAgainstVault(known, attempt)) this.#breaker.failed(known);
       throw known;
     } finally {
-      if (onParent !== undefined) parent?.removeEventListener("abort", onParent);
+      parent?.removeEventListener("abort", onParent);
       attempt.begun();
       this.#calls.delete(attempt);
     }

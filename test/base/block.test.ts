@@ -14,6 +14,7 @@ import {
   leadingBits,
   newBitmap,
   packKeys,
+  runEnd,
   setBit,
   statusName,
   toNamespace,
@@ -97,4 +98,22 @@ test("statuses have the names and numbers of the proto", () => {
   );
   expect(statusName(ItemStatus.OVER_BUDGET)).toBe("over_budget");
   expect(statusName(200)).toBe("unknown");
+});
+
+test("bits are counted, and a run ends, as bit by bit", () => {
+  const full = Buffer.alloc(2, 0xff);
+  expect([runEnd(full, 0, 11), runEnd(full, 3, 16), countBits(full, 11)]).toEqual([11, 16, 11]);
+  const bitmaps = uint8Array({ maxLength: 6 }).map((bytes) =>
+    // Whole bytes are frequent in answers, and have a path of their own.
+    bytes.map((byte) => (byte % 3 === 0 ? 0xff : byte)),
+  );
+  const index = integer({ min: 0, max: 60 });
+  assert(
+    property(bitmaps, index, index, (bitmap, first, count) => {
+      const bits = Array.from({ length: count }, (_, at) => hasBit(bitmap, at));
+      expect(countBits(bitmap, count)).toBe(bits.filter(Boolean).length);
+      const gap = bits.findIndex((bit, at) => at >= first && !bit);
+      expect(runEnd(bitmap, first, count)).toBe(first >= count ? first : gap < 0 ? count : gap);
+    }),
+  );
 });

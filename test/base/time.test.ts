@@ -1,13 +1,16 @@
 // Owns the proof that waits end when they should, with the error that names them, and leave nothing behind.
+import { spawnSync } from "node:child_process";
 import { getEventListeners, once } from "node:events";
 import { expect, test } from "vitest";
 import { TierkvError } from "../../src/base/errors.ts";
 import {
   becomes,
+  clearAlarm,
   deadlineSignal,
   jitterMs,
   nowMs,
   randomId,
+  setAlarm,
   sleep,
   withDeadline,
 } from "../../src/base/time.ts";
@@ -19,6 +22,41 @@ test("a deadline names what was late and after how long", async () => {
     code: "DEADLINE",
     message: "the lookup took longer than 20 ms",
   });
+});
+
+test("alarms ring in the order of their times, and a cleared one does not", async () => {
+  const rung: number[] = [];
+  const startedMs = nowMs();
+  await new Promise<void>((resolve) => {
+    const cleared = setAlarm(5, () => rung.push(5));
+    setAlarm(60, () => {
+      rung.push(60);
+      resolve();
+    });
+    setAlarm(20, () => {
+      rung.push(20);
+      // Set while another rings, and due before the next.
+      setAlarm(10, () => rung.push(30));
+    });
+    clearAlarm(cleared);
+    clearAlarm(cleared);
+    clearAlarm(undefined);
+  });
+  expect(rung).toEqual([20, 30, 60]);
+  expect(nowMs() - startedMs).toBeGreaterThanOrEqual(59);
+});
+
+test("an alarm keeps its process alive, a cleared one does not", () => {
+  const url = new URL("../../dist/base/time.js", import.meta.url).href;
+  const program = `const { clearAlarm, setAlarm } = await import(${JSON.stringify(url)});
+    clearAlarm(setAlarm(600_000, () => {}));
+    setAlarm(50, () => console.log("rung"));`;
+  const argv = ["--input-type=module", "-e", program];
+  const { stdout, status, signal } = spawnSync(process.execPath, argv, {
+    timeout: 60_000,
+    encoding: "utf8",
+  });
+  expect({ stdout, status, signal }).toEqual({ stdout: "rung\n", status: 0, signal: null });
 });
 
 test("what is in time passes, value or error", async () => {

@@ -25,6 +25,7 @@ export const FOUNDATION: readonly string[] = [
   "text",
   "json",
   "errors",
+  "cancellation",
   "listen",
   "time",
   "metrics",

@@ -128,17 +128,19 @@ mod tests {
     #[test]
     fn keys_are_packed_by_block_then_shard() {
         let hashes: Vec<u8> = (0..3_u8).flat_map(|block| [block; HASH_BYTES]).collect();
-        let keys_of = |indexes: &[u32]| {
-            let of = |index: &u32| (0..2_u16).map(move |shard| (*index, shard));
-            let packed = indexes.iter().flat_map(of).map(|(index, shard)| {
-                let block = u8::try_from(index).unwrap();
-                [&[block; HASH_BYTES][..], &7_u16.to_le_bytes(), &shard.to_le_bytes()].concat()
-            });
-            packed.collect::<Vec<_>>().concat()
+        let keys_of = |blocks: &[u8]| {
+            let mut keys = Vec::new();
+            for block in blocks {
+                for shard in 0..2_u16 {
+                    keys.extend([*block; HASH_BYTES]);
+                    keys.extend([7_u16.to_le_bytes(), shard.to_le_bytes()].concat());
+                }
+            }
+            keys
         };
         assert_eq!(pack_all(&hashes, None, 7, 2).unwrap(), keys_of(&[0, 1, 2]));
         assert_eq!(pack_all(&hashes, Some(&[2, 0]), 7, 2).unwrap(), keys_of(&[2, 0]));
-        assert_eq!(pack_all(&[], None, 7, 2).unwrap(), []);
+        assert_eq!(pack_all(&[], None, 7, 2).unwrap(), Vec::<u8>::new());
         assert!(pack_all(&hashes[1..], None, 7, 2).is_err());
         assert!(pack_all(&hashes, Some(&[3]), 7, 2).is_err());
     }

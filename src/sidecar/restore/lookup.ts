@@ -1,12 +1,5 @@
 // Owns the look-up of blocks: first the engine's own arena, then one call to each vault, all at once; the answer is a list of offers.
-import {
-  countBits,
-  HASH_BYTES,
-  hasBit,
-  keyCount,
-  newBitmap,
-  setBit,
-} from "../../base/block.ts";
+import { countBits, HASH_BYTES, hasBit, keyCount, newBitmap, setBit } from "../../base/block.ts";
 import type { Namespace, RecordClass } from "../../base/block.ts";
 import { toTierkvError } from "../../base/errors.ts";
 import { blockKeys } from "../../base/key-text.ts";
@@ -24,7 +17,7 @@ import type { BlockCache } from "../slots/block-cache.ts";
 import type { Places, Pool } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 import type { LookupAnswer, LookupGroup } from "./lookup-answer.ts";
-import { countHoles } from "./misses.ts";
+import { countHoles, isUnbroken } from "./misses.ts";
 import { offersOf } from "./offers.ts";
 import type { Said } from "./offers.ts";
 
@@ -83,7 +76,7 @@ export async function lookUp(
   );
   const answers = questions.map((question) => {
     const { group, count, held, places, keyOf, asked } = question;
-    countHoles(group, held, places, context, silent);
+    if (!isUnbroken(held, count)) countHoles(group, held, places, context, silent);
     const onMoved = (vault: number): void => {
       const gate = context.gates[group.class][vault];
       if (gate !== undefined) gate.moved += 1;

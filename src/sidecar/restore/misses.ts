@@ -120,6 +120,11 @@ export function gapOf(
   return { vault, behind };
 }
 
+/** True where all held blocks are the first ones. */
+export function isUnbroken(held: Buffer, count: number): boolean {
+  return leadingBits(held, count) === countBits(held, count);
+}
+
 /** Counts holes at the vaults that own them, for groups whose blocks need all blocks before them. */
 export function countHoles(
   { class: recordClass, hashes, tail = 0 }: { class: RecordClass; hashes: Buffer; tail?: number },
@@ -129,10 +134,8 @@ export function countHoles(
   silent: ReadonlySet<LookupGate>,
 ): void {
   if (held === undefined || recordClass === "ssm" || tail > 0) return;
-  const count = hashes.length / HASH_BYTES;
-  if (leadingBits(held, count) === countBits(held, count)) return;
   let isBehind = false;
-  for (let index = count - 1; index >= 0; index -= 1) {
+  for (let index = hashes.length / HASH_BYTES - 1; index >= 0; index -= 1) {
     if (hasBit(held, index)) isBehind = true;
     else if (isBehind) {
       const gate = gates[recordClass][owners[index] ?? 0];

@@ -40,6 +40,9 @@ import { Waiting } from "./waiting.ts";
 import { capacityOf, depthOf, Feed, isLoadable, mayLoad } from "./windows.ts";
 import { Worth } from "./worth.ts";
 
+type Held = Extract<SidecarMessage, { t: "held" }>;
+type Done = Extract<SidecarMessage, { t: "done" }>;
+
 export interface RestorerOptions {
   engine: string;
   shards: number;
@@ -247,9 +250,10 @@ export class Restorer {
     plan.depth = depthOf(plan, context);
     const { tokens, windows } = plan;
     const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
-    const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
     plan.case.passes(windows);
-    this.#options.send({ t: "held", req, plan: number, groups, tokens, ...forecast, windows });
+    const held: Held = { t: "held", req, plan: number, groups, tokens, windows };
+    if (computeS !== null) held.compute_ms = Math.round(computeS * 1000);
+    this.#options.send(held);
     this.#options.reuse.answered(namespace, asked, answer);
     if (plan.isRefused) {
       this.#finish(plan, "slower");
@@ -430,7 +434,9 @@ export class Restorer {
     this.#settle(plan);
     this.#options.counters.add(`plan_${reason}`);
     const { req, number, case: account } = plan;
-    const done = { t: "done", req, plan: number, reason, ...account.whyNot } as const;
+    const done: Done = { t: "done", req, plan: number, reason };
+    const why = account.whyNot;
+    if (why !== null) done.why = why;
     this.#options.send(...placed, ...last, ...correction, done);
     this.onRoom();
   }

@@ -248,11 +248,11 @@ export class Case {
     this.#onEnded = onEnded;
   }
 
-  /** Why nothing is restored: the first block's miss or the decision; empty where the plan's end says it. */
-  get whyNot(): { why?: string } {
+  /** Why nothing is restored: the first block's miss or the decision; null where the plan's end says it. */
+  get whyNot(): string | null {
     const { choice, why, miss } = this.account;
-    if (why === "nothing_held") return miss === null ? {} : { why: miss };
-    return choice === "recomputed" ? { why } : {};
+    if (why === "nothing_held") return miss;
+    return choice === "recomputed" ? why : null;
   }
 
   lookedUp(heldTokens: number, miss: string | null, gap: Account["gap"]): void {

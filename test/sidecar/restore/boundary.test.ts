@@ -1,4 +1,5 @@
 // Owns the proof that a plan ends at the deepest boundary that all groups can restore, and fetches only the needed blocks.
+import { array, assert, constantFrom, integer, property, record, string } from "fast-check";
 import { describe, expect, test } from "vitest";
 import { newBitmap, setBit } from "../../../src/base/block.ts";
 import { chooseBoundary, cutRanges, cutToKeys } from "../../../src/sidecar/restore/boundary.ts";
@@ -48,6 +49,41 @@ const runsOf = ({ ranges }: Boundary): [number, number][] =>
 const FULL = { tokens: 16, tail: 0 };
 const STATE = { tokens: 16, tail: 1 };
 const WINDOW = { tokens: 16, tail: 2 };
+
+test("groups that need every block end before the first gap of any", () => {
+  const held = string({ unit: constantFrom("1", "1", "1", "1", "0"), minLength: 1, maxLength: 40 });
+  const group = record({
+    tokens: constantFrom(16, 32, 48),
+    held,
+    from: integer({ min: 0, max: 3 }),
+  });
+  assert(
+    property(
+      array(group, { minLength: 1, maxLength: 3 }),
+      integer({ min: 0, max: 90 }),
+      (all, capacity) => {
+        const cases = all.map((of) => ({
+          ...of,
+          tail: 0,
+          from: Math.min(of.from, of.held.length),
+        }));
+        const start = Math.max(...cases.map(({ from, tokens }) => from * tokens));
+        const step =
+          [16, 32, 48, 96].find((at) => cases.every(({ tokens }) => at % tokens === 0)) ?? 96;
+        const mayEnd = (at: number, most: number): boolean =>
+          cases.every(({ held: bits, tokens, from }) => {
+            const end = at / tokens;
+            return end <= bits.length && !bits.slice(from, end).includes("0");
+          }) && cases.reduce((sum, { tokens, from }) => sum + at / tokens - from, 0) <= most;
+        const ends = Array.from({ length: 300 }, (_, at) => at * step).filter((at) => at > start);
+        const deepest = (most: number): number =>
+          Math.max(start, ...ends.filter((at) => mayEnd(at, most)));
+        const { tokens, heldTokens } = choose(cases, { capacity });
+        expect([tokens, heldTokens]).toEqual([deepest(capacity), deepest(Infinity)]);
+      },
+    ),
+  );
+});
 
 describe("attention alone", () => {
   test.each([

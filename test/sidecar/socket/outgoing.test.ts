@@ -79,6 +79,24 @@ test("frames with and without a descriptor arrive in the order of their sending"
   expect(outgoing.waiting).toBe(0);
 });
 
+test("the frames of a turn of the event loop arrive in one piece, and long ones at once", async () => {
+  const [ours, theirs] = await pair();
+  const numbers = framesOf(theirs);
+  let pieces = 0;
+  theirs.on("data", () => (pieces += 1));
+  const outgoing = new Outgoing(ours);
+  outgoing.write(encodeFrame({ n: 0 }));
+  await Promise.resolve().then(() => outgoing.write(encodeFrame({ n: 1 })));
+  expect(outgoing.waiting).toBeGreaterThan(0);
+  await until(() => numbers.length === 2, "both");
+  expect([numbers, pieces]).toEqual([[0, 1], 1]);
+  outgoing.write(encodeFrame({ n: 2 }));
+  outgoing.write(encodeFrame({ n: 3, filler: Buffer.alloc(2 * MIB) }));
+  expect(ours.writableLength).toBeGreaterThan(0);
+  await until(() => numbers.length === 4, "all four");
+  expect(numbers).toEqual([0, 1, 2, 3]);
+});
+
 test("a socket that is full is tried again", async () => {
   const [ours, theirs] = await pair();
   const outgoing = new Outgoing(ours);
