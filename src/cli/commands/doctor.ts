@@ -5,6 +5,7 @@ import { TierkvError } from "../../base/errors.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../base/limits/general.ts";
 import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../base/limits/pool.ts";
 import { orNone, showMs, showRate, showShare, table } from "../../base/text.ts";
+import type { Config } from "../../config/config.ts";
 import { parseOption } from "../../config/override.ts";
 import { describeFindings, findings, isProblem } from "../../diagnosis/findings.ts";
 import type { Seen } from "../../diagnosis/inspect.ts";
@@ -91,8 +92,12 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
       reason: "--model names the model of an engine: give --engine, too",
     });
   }
-  const { inspect } = await import("../../diagnosis/inspect.ts");
-  const seen = await inspect(config);
+  return doctorHere(call, config);
+}
+
+async function doctorHere(call: Call, config: Config): Promise<boolean> {
+  const { look } = await import("../shell/looking.ts");
+  const seen = await look(config, call.io);
   const found = [...findings(seen), ...allocatorFindings(call.io.env), ...socketFindings()];
   const progress = new Progress(call.io);
   const { vaults, links } = await measure(seen, progress);

@@ -68,6 +68,23 @@ export class SpokenProgress {
   }
 }
 
+/** Says once what a command waits for, if `work` takes longer than two seconds. */
+export async function whileWaiting<T>(
+  io: Pick<Io, "progress" | "err">,
+  what: () => string,
+  work: () => Promise<T>,
+): Promise<T> {
+  const timer = setTimeout(() => {
+    const text = `waiting for ${what()}`;
+    if (io.progress(text) === false) io.err(text);
+  }, PROGRESS_AFTER_MS);
+  try {
+    return await work();
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
 /** Exported for its test. */
 export function progressLine(done: number, all: number, what: string, ms: number): string {
   const share = all > 0 ? Math.min(1, done / all) : 0;
