@@ -72,7 +72,12 @@ class Bench:
             self.cluster.wait_idle()
             if self.restores == before + 1:
                 return computed, restored
-        raise AssertionError(f"{tokens} tokens: computed again in {TRIES} tries")
+        _, explained = self.cluster.command("explain")
+        dropped = {
+            name: n for name, n in self.cluster.counters().items() if "dropped" in name and n
+        }
+        said = json.dumps([explained["requests"][0], dropped])
+        raise AssertionError(f"{tokens} tokens: computed again in {TRIES} tries: {said}")
 
     def wait_still(self) -> None:
         """Waits until no block was saved for a while: those of other groups follow."""

@@ -34,6 +34,7 @@ test("without a terminal, a line after two seconds and then every five", () => {
 
 test("what is not known is not made up: no parts, no time that is left", () => {
   expect(progressLine(0, 0, "asking", 2500)).toBe(`[${"-".repeat(24)}] 0 %  asking`);
+  expect(progressLine(1, 10_000, "asking", 2500)).toBe(`[${"-".repeat(24)}] 0 %  asking`);
   expect(progressLine(9, 3, "done", 2500)).toMatch(/100 %, 0\.00 ms left/);
 });
 
