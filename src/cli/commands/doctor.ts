@@ -154,6 +154,8 @@ const BEYOND =
   "  * longer than any prompt that the engine has computed since it started: its times follow from shorter prompts";
 const UNLOADED =
   "  restored: without the engine's copying, because it has restored fewer than two prompts since it started";
+const LEFT_OUT =
+  "  restored: at least; the engine's server and its waiting between steps are not in it (up to a third more on a busy CPU)";
 const NO_SIDECAR =
   "This is a vault's machine: on an engine's machine `tierkv doctor` also says for which prompts restores help.";
 const NO_ENGINE =
@@ -274,5 +276,12 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
       : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
   const beyond = prompts.some(({ isBeyond }) => isBeyond) ? [BEYOND] : [];
   const unloaded = prompts.some(({ hasLoaded }) => !hasLoaded) ? [UNLOADED] : [];
-  return [`${name}:`, ...table([head, ...rows], "  "), ...beyond, ...unloaded, `  ${verdict}`];
+  return [
+    `${name}:`,
+    ...table([head, ...rows], "  "),
+    ...beyond,
+    ...unloaded,
+    LEFT_OUT,
+    `  ${verdict}`,
+  ];
 }
