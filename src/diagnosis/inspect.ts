@@ -89,12 +89,23 @@ export interface Seen {
   sidecar: SidecarStatus | null;
 }
 
-/** Asks all targets concurrently. */
-export async function inspect(config: Config): Promise<Seen> {
+/** Asks all targets concurrently; `onWait` has the addresses that have not answered yet, whenever one did. */
+export async function inspect(
+  config: Config,
+  onWait: (addresses: readonly string[]) => void = () => {},
+): Promise<Seen> {
   const isEngineHost = config.cluster.role === "inference";
+  const asked = await allTargets(config);
+  const waiting = new Set(asked.map(({ address }) => address));
+  onWait([...waiting]);
   const [own, ...vaults] = await Promise.all([
     isEngineHost ? inspectSidecar(config) : null,
-    ...(await allTargets(config)).map((target) => inspectVault(target, config)),
+    ...asked.map(async (target) => {
+      const found = await inspectVault(target, config);
+      waiting.delete(target.address);
+      onWait([...waiting]);
+      return found;
+    }),
   ]);
   const targets = own === null ? vaults : [own.target, ...vaults];
   return { config, targets, sidecar: own?.status ?? null };

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nightly
 
-#: A forecast is right within this share of what is measured after it.
-ERROR_MOST = 0.2
+#: Forecasts over what is measured after them. Of a restore the commands leave out what they cannot see, and say so.
+COMPUTED = (0.8, 1.2)
+RESTORED = (0.6, 1.2)
 #: Attempts of a machine that others use, too; a wrong forecast is wrong in each.
 ATTEMPTS = 3
 #: Times that each length is measured in an attempt.
@@ -41,6 +42,11 @@ READING_MS = 60_000
 DOCTOR_S = 300.0
 ROOM = ["--dtype", "bfloat16", "--block-size", str(BLOCK), "--max-model-len", str(LONGEST)]
 ROOM += ["--num-gpu-blocks-override", "600"]
+
+
+def is_within(name: str, ratio: float) -> bool:
+    least, most = RESTORED if "restored" in name else COMPUTED
+    return least <= ratio <= most
 
 
 class Bench:
@@ -72,7 +78,12 @@ class Bench:
             self.cluster.wait_idle()
             if self.restores == before + 1:
                 return computed, restored
-        raise AssertionError(f"{tokens} tokens: computed again in {TRIES} tries")
+        _, explained = self.cluster.command("explain")
+        dropped = {
+            name: n for name, n in self.cluster.counters().items() if "dropped" in name and n
+        }
+        said = json.dumps([explained["requests"][0], dropped])
+        raise AssertionError(f"{tokens} tokens: computed again in {TRIES} tries: {said}")
 
     def wait_still(self) -> None:
         """Waits until no block was saved for a while: those of other groups follow."""
@@ -139,7 +150,7 @@ def test_forecasts_agree_with_what_is_measured_after_them(
             bench.visit(tokens)
         for _ in range(ATTEMPTS):
             ratios = bench.ratios(model)
-            wrong = {key: one for key, one in ratios.items() if abs(one - 1) > ERROR_MOST}
+            wrong = {key: one for key, one in ratios.items() if not is_within(key, one)}
             if not wrong:
                 break
         assert not wrong

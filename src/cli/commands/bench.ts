@@ -85,8 +85,9 @@ async function bench(call: Call<BenchFlags>): Promise<boolean> {
   const { chosenTargets } = await import("../../cluster/sources.ts");
   const targets = await chosenTargets(config, only, "measure");
   const { benchVault, unmeasured } = await import("../bench/bench-vault.ts");
-  const { inspect, troubleOf } = await import("../../diagnosis/inspect.ts");
-  const seen = await inspect(config);
+  const { look } = await import("../shell/looking.ts");
+  const { troubleOf } = await import("../../diagnosis/inspect.ts");
+  const seen = await look(config, call.io);
   const results: VaultBench[] = [];
   const progress = new Progress(call.io);
   // One vault at a time, because vaults may share a link.

@@ -5,6 +5,7 @@ import { TierkvError } from "../../base/errors.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../base/limits/general.ts";
 import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../base/limits/pool.ts";
 import { orNone, showMs, showRate, showShare, table } from "../../base/text.ts";
+import type { Config } from "../../config/config.ts";
 import { parseOption } from "../../config/override.ts";
 import { describeFindings, findings, isProblem } from "../../diagnosis/findings.ts";
 import type { Seen } from "../../diagnosis/inspect.ts";
@@ -91,8 +92,12 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
       reason: "--model names the model of an engine: give --engine, too",
     });
   }
-  const { inspect } = await import("../../diagnosis/inspect.ts");
-  const seen = await inspect(config);
+  return doctorHere(call, config);
+}
+
+async function doctorHere(call: Call, config: Config): Promise<boolean> {
+  const { look } = await import("../shell/looking.ts");
+  const seen = await look(config, call.io);
   const found = [...findings(seen), ...allocatorFindings(call.io.env), ...socketFindings()];
   const progress = new Progress(call.io);
   const { vaults, links } = await measure(seen, progress);
@@ -149,6 +154,8 @@ const BEYOND =
   "  * longer than any prompt that the engine has computed since it started: its times follow from shorter prompts";
 const UNLOADED =
   "  restored: without the engine's copying, because it has restored fewer than two prompts since it started";
+const LEFT_OUT =
+  "  restored: at least; the engine's server and its waiting between steps are not in it (up to a third more on a busy CPU)";
 const NO_SIDECAR =
   "This is a vault's machine: on an engine's machine `tierkv doctor` also says for which prompts restores help.";
 const NO_ENGINE =
@@ -269,5 +276,12 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
       : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
   const beyond = prompts.some(({ isBeyond }) => isBeyond) ? [BEYOND] : [];
   const unloaded = prompts.some(({ hasLoaded }) => !hasLoaded) ? [UNLOADED] : [];
-  return [`${name}:`, ...table([head, ...rows], "  "), ...beyond, ...unloaded, `  ${verdict}`];
+  return [
+    `${name}:`,
+    ...table([head, ...rows], "  "),
+    ...beyond,
+    ...unloaded,
+    LEFT_OUT,
+    `  ${verdict}`,
+  ];
 }

@@ -4,6 +4,7 @@ import { JOIN_CODE_CHARS_MAX } from "../../base/limits/access.ts";
 import { decodeJoinCode } from "../join/join-code.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
+import { whileWaiting } from "../shell/progress.ts";
 
 export function addJoin(program: Command): void {
   program
@@ -31,8 +32,9 @@ async function joinVault(call: Call): Promise<boolean> {
   const { askClasses, askPooled, certificateOf, redeem, writeAddress } = joining;
   const { checkKeeping, keepJoined } = await import("../../cluster/credentials.ts");
   checkKeeping(config, address);
-  const caPem = await certificateOf(invitation);
-  const credential = await redeem(invitation, caPem);
+  const vault = (): string => `the vault at ${address}`;
+  const caPem = await whileWaiting(call.io, vault, () => certificateOf(invitation));
+  const credential = await whileWaiting(call.io, vault, () => redeem(invitation, caPem));
   // Kept before any other step can fail, because the join has used up the code.
   const folder = keepJoined(config, address, caPem, credential.token);
   const classes = await askClasses(credential, caPem);

@@ -39,8 +39,8 @@ export function addStatus(program: Command): void {
 async function showStatus(call: Call<StatusOptions>): Promise<Outcome> {
   if (call.options.watch === true) return await showTop(call);
   const config = call.loadConfig();
-  const { inspect } = await import("../../diagnosis/inspect.ts");
-  const seen = await inspect(config);
+  const { look } = await import("../shell/looking.ts");
+  const seen = await look(config, call.io);
   const { targets } = seen;
   const found = findings(seen);
   const ok = !found.some(isProblem);

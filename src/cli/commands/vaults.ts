@@ -7,6 +7,7 @@ import { askSidecar, statusSeen } from "../../control/ask-sidecar.ts";
 import type { VaultStatus } from "../../sidecar/status.ts";
 import type { Call, Outcome } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
+import { whileWaiting } from "../shell/progress.ts";
 import type { DrainFlags } from "../vaults/drain-command.ts";
 
 export function addVaults(program: Command): void {
@@ -61,6 +62,10 @@ export function addVaults(program: Command): void {
     )
     .example("tierkv vaults discover --json")
     .does(listAnnounced);
+  addEdits(vaults);
+}
+
+function addEdits(vaults: Command): void {
   for (const change of ["add", "remove"] as const) {
     const isAdded = change === "add";
     vaults
@@ -89,7 +94,8 @@ export function addVaults(program: Command): void {
 async function listAnnounced(call: Call): Promise<boolean> {
   const config = call.loadConfig();
   const { discover } = await import("../../cluster/mdns.ts");
-  const found = await discover(config);
+  const what = (): string => "vaults that announce themselves";
+  const found = await whileWaiting(call.io, what, () => discover(config));
   call.print({ candidates: found }, found.length === 0 ? [NONE_ANNOUNCED] : describeFound(found));
   return found.length > 0;
 }

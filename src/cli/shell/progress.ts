@@ -5,6 +5,8 @@ import { nowMs } from "../../base/time.ts";
 import type { Io } from "./io.ts";
 
 const BAR_CHARS = 24;
+/** Share of the work from which the time that is left can be told. */
+const LEAST_SHARE = 0.01;
 
 /** Shows progress, without a terminal as a line every few seconds; a call that shows nothing costs one clock read. */
 export class Progress {
@@ -68,6 +70,23 @@ export class SpokenProgress {
   }
 }
 
+/** Says once what a command waits for, if `work` takes longer than two seconds. */
+export async function whileWaiting<T>(
+  io: Pick<Io, "progress" | "err">,
+  what: () => string,
+  work: () => Promise<T>,
+): Promise<T> {
+  const timer = setTimeout(() => {
+    const text = `waiting for ${what()}`;
+    if (io.progress(text) === false) io.err(text);
+  }, PROGRESS_AFTER_MS);
+  try {
+    return await work();
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
 /** Exported for its test. */
 export function progressLine(done: number, all: number, what: string, ms: number): string {
   const share = all > 0 ? Math.min(1, done / all) : 0;
@@ -78,6 +97,6 @@ export function progressLine(done: number, all: number, what: string, ms: number
 
 function shareOf(done: number, all: number, ms: number): string {
   const share = all > 0 ? Math.min(1, done / all) : 0;
-  const rest = share > 0 ? `, ${showMs((ms / share) * (1 - share))} left` : "";
+  const rest = share >= LEAST_SHARE ? `, ${showMs((ms / share) * (1 - share))} left` : "";
   return `${Math.floor(share * 100)} %${rest}`;
 }

@@ -104,41 +104,45 @@ export function changeList(call: Call, only: RecordClass | undefined, isAdded: b
   const [address = ""] = call.args;
   const config = call.loadConfig();
   const holding = RECORD_CLASSES.filter((name) => listOf(config, name).includes(address));
-  const [first = "kv", ...others] =
-    only === undefined && !isAdded ? holding : [only ?? ("kv" as const)];
-  const names = [first, ...others];
-  const wrong = (reason: string): TierkvError =>
-    new TierkvError("USAGE", { reason: `${address.slice(0, 100)}: ${reason}` });
+  const [first = "kv", ...others] = only === undefined && !isAdded ? holding : [only ?? "kv"];
+  const classes = [first, ...others];
   const lists: Partial<Record<RecordClass, string[]>> = {};
-  for (const name of names) {
-    const known = listOf(config, name);
-    const key = `[cluster] ${name}_cold`;
-    if (known.includes(address) === isAdded) {
-      const named = known.length === 0 ? "no vault is named there" : known.join(", ");
-      throw wrong(isAdded ? `${key} names it already` : `it is not in ${key}: ${named}`);
-    }
-    const list = isAdded ? [...known, address] : known.filter((text) => text !== address);
-    if (list.length === 0) {
-      throw wrong(`it is the only one: take ${key} out of ${config.path ?? "the file"}`);
-    }
-    lists[name] = list;
-  }
+  for (const name of classes) lists[name] = changedList(config, name, address, isAdded);
   const written = writeVaults(call, config, lists);
   const { path, isDone, problem } = written;
   if (problem !== null) throw problem;
-  const before = listOf(config, first);
-  const moved = movedShare(before, lists[first] ?? [], cutOf(first));
-  call.print({ classes: names, vaults: lists[first], moved, path, isDone }, [
+  const [before, after = []] = [listOf(config, first), lists[first]];
+  const moved = movedShare(before, after, cutOf(first));
+  const share = `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`;
+  call.print({ classes, vaults: after, moved, path, isDone }, [
     describeWritten(written, lists),
     ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
-    ...(before.length === 0
-      ? []
-      : [
-          `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`,
-        ]),
+    ...(before.length === 0 ? [] : [share]),
     "write the same on all machines of the pool, and start running sidecars again",
   ]);
   return isDone;
+}
+
+/** Returns the list of a class with or without the address. Throws USAGE if that changes nothing, or leaves none. */
+function changedList(
+  config: Config,
+  name: RecordClass,
+  address: string,
+  isAdded: boolean,
+): string[] {
+  const known = listOf(config, name);
+  const key = `[cluster] ${name}_cold`;
+  const wrong = (reason: string): TierkvError =>
+    new TierkvError("USAGE", { reason: `${address.slice(0, 100)}: ${reason}` });
+  if (isAdded) {
+    if (known.includes(address)) throw wrong(`${key} names it already`);
+    return [...known, address];
+  }
+  const named = known.length === 0 ? "no vault is named there" : known.join(", ");
+  if (!known.includes(address)) throw wrong(`it is not in ${key}: ${named}`);
+  const list = known.filter((text) => text !== address);
+  if (list.length > 0) return list;
+  throw wrong(`it is the only one: take ${key} out of ${config.path ?? "the file"}`);
 }
 
 const NOT_JOINED =

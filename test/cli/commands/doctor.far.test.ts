@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
+import { FAR_BYTES } from "../../../src/base/limits/tools.ts";
 import { farChange, farOutlook } from "../../../src/cli/doctor/far-advice.ts";
 import type { FarEngine } from "../../../src/cli/doctor/far-engine.ts";
 import { runInside } from "../../support/command-line.ts";
@@ -21,8 +22,8 @@ const METRICS = [
   'vllm:prefix_cache_hits_total{engine="0"} 2.5e+02',
 ].join("\n");
 
-/** Answers as vLLM does, and takes its time for each token. */
-async function openEngine(): Promise<{ url: string; computed: number[] }> {
+/** Answers as vLLM does, and takes its time for each token, and `smallMs` for the smaller of the uploads. */
+async function openEngine(smallMs = 0): Promise<{ url: string; computed: number[] }> {
   const computed: number[] = [];
   const held = new Set<string>();
   const answer = async (path: string, type: string, body: string): Promise<[number, string]> => {
@@ -30,7 +31,10 @@ async function openEngine(): Promise<{ url: string; computed: number[] }> {
     if (path === "/v1/models") {
       return [200, JSON.stringify({ data: [{ id: "m", max_model_len: 1025 }] })];
     }
-    if (type !== "application/json") return [400, "{}"];
+    if (type !== "application/json") {
+      if (body.length === FAR_BYTES) await sleep(smallMs);
+      return [400, "{}"];
+    }
     const { prompt } = JSON.parse(body) as { prompt: number[] };
     // Its own cache holds what it computed, but for the last block.
     const left = held.has(body) ? BLOCK_TOKENS : prompt.length;
@@ -84,6 +88,13 @@ test("an engine's pace and the way to it are measured, and what it holds itself 
     expect(ms).toBeGreaterThan(tokens * MS_PER_TOKEN - 1);
     expect(restoreMs).toBeGreaterThan(BLOCK_TOKENS * MS_PER_TOKEN - 1);
   }
+});
+
+test("a link whose larger request took less time is still measured, from below", async () => {
+  const { url } = await openEngine(1_000);
+  const { stdout } = await runInside(["doctor", "--engine", url, "--json"]);
+  const { engine } = JSON.parse(stdout) as { engine: FarEngine };
+  expect(engine.bytesPerS).toBeGreaterThan(0);
 });
 
 test("what is no engine is said to be none", async () => {

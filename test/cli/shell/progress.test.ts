@@ -1,6 +1,11 @@
 // Owns the proof that progress is shown after two seconds, and not too often.
-import { expect, test } from "vitest";
-import { Progress, progressLine, SpokenProgress } from "../../../src/cli/shell/progress.ts";
+import { expect, test, vi } from "vitest";
+import {
+  Progress,
+  progressLine,
+  SpokenProgress,
+  whileWaiting,
+} from "../../../src/cli/shell/progress.ts";
 
 test("nothing before two seconds, then a line at a time", () => {
   const lines: string[] = [];
@@ -29,6 +34,7 @@ test("without a terminal, a line after two seconds and then every five", () => {
 
 test("what is not known is not made up: no parts, no time that is left", () => {
   expect(progressLine(0, 0, "asking", 2500)).toBe(`[${"-".repeat(24)}] 0 %  asking`);
+  expect(progressLine(1, 10_000, "asking", 2500)).toBe(`[${"-".repeat(24)}] 0 %  asking`);
   expect(progressLine(9, 3, "done", 2500)).toMatch(/100 %, 0\.00 ms left/);
 });
 
@@ -48,3 +54,43 @@ test("into a pipe steps are said at once, parts every five seconds, and a termin
   new SpokenProgress(terminal, () => ms).at(1, 2, "answers", null);
   expect([shown, said.length]).toEqual([["1 of 2 answers"], 3]);
 });
+
+test("what a command waits for is said once, after two seconds, on a terminal or into a pipe", async () => {
+  vi.useFakeTimers();
+  try {
+    for (const isTerminal of [true, false]) {
+      const [said, shown]: [string[], string[]] = [[], []];
+      const io = {
+        err: (line: string): void => void said.push(line),
+        progress: (line: string): boolean => isTerminal && shown.push(line) > 0,
+      };
+      let waiting = "a:1, b:1";
+      const slow = whileWaiting(
+        io,
+        () => waiting,
+        () => sleepMs(5_000),
+      );
+      await vi.advanceTimersByTimeAsync(1_900);
+      expect([...said, ...shown]).toEqual([]);
+      waiting = "b:1";
+      await vi.advanceTimersByTimeAsync(3_200);
+      await slow;
+      expect([said, shown]).toEqual(
+        isTerminal ? [[], ["waiting for b:1"]] : [["waiting for b:1"], []],
+      );
+      const quick = whileWaiting(
+        io,
+        () => "a:1",
+        () => sleepMs(1_000),
+      );
+      await vi.advanceTimersByTimeAsync(4_000);
+      await quick;
+      expect([...said, ...shown]).toHaveLength(1);
+    }
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
+const sleepMs = async (ms: number): Promise<void> =>
+  await new Promise((resolve) => setTimeout(resolve, ms));

@@ -1,0 +1,18 @@
+// Owns the look at a set-up by a command: whom it waits for is said after two seconds.
+import type { Config } from "../../config/config.ts";
+import type { Seen } from "../../diagnosis/inspect.ts";
+import type { Io } from "./io.ts";
+import { whileWaiting } from "./progress.ts";
+
+export async function look(config: Config, io: Io): Promise<Seen> {
+  const { inspect } = await import("../../diagnosis/inspect.ts");
+  let waiting: readonly string[] = ["the list of vaults"];
+  return await whileWaiting(
+    io,
+    () => (waiting.length === 0 ? "the sidecar" : waiting.join(", ")),
+    () =>
+      inspect(config, (addresses) => {
+        waiting = addresses;
+      }),
+  );
+}
