@@ -44,8 +44,8 @@ export async function run({ isQuick, say }) {
   try {
     const address = await stand.vault(1024 * MIB);
     places.vault = new VaultClient({ address, name: "kv", logger });
-    const at = `valkey://127.0.0.1:${server.port}`;
-    places.valkey = new ColdStore({ address: at, name: "kv", settings: { class: 1 }, logger });
+    const options = { address: `valkey://127.0.0.1:${server.port}`, settings: { class: 1 } };
+    places.valkey = new ColdStore({ ...options, name: "kv", logger });
     for (const bytes of isQuick ? BLOCK_BYTES.slice(0, 2) : BLOCK_BYTES) {
       say(`blocks of ${bytes / KIB} KiB, in turns`);
       const set = await Set.open(bytes);

@@ -1,7 +1,7 @@
 """The reference client of Valkey: redis-py with hiredis. Prints GB/s of saves and restores by round as JSON.
 
-Arguments: port, bytes of a block, blocks, rounds. Blocks are fetched with MGET, eight at a time, which is its fastest way, and copied
-into memory that was touched before.
+Arguments: port, bytes of a block, blocks, rounds. Blocks are fetched with MGET, eight at a time, which is its fastest
+way, and copied into memory that was touched before.
 """
 
 import json

@@ -1,6 +1,7 @@
 """What a flush without a scan costs in Valkey: names with generations beside sets of names. Prints one line for each.
 
-Arguments: port of an empty server, and records (20,000 by default). Records have the names and a hundredth of the bytes of ours.
+Arguments: port of an empty server, and records (20,000 by default). Records have the names and a hundredth of the bytes
+of ours.
 """
 
 import os

@@ -209,7 +209,7 @@ export interface ColdCount {
 }
 
 /** Fetches records into leased slots, verified and decoded, as `lanesFetch`. */
-export declare function coldFetch(id: number, arenaId: number, deadlineMs: number, tenant: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
+export declare function coldFetch(id: number, deadlineMs: number, window: ColdWindow, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
 
 /** Puts records out of reach for all clients. The outcome's data is JSON: `isUnknown`, `models`, `copies`, `isEverything`. */
 export declare function coldFlush(id: number, deadlineMs: number, scope: ColdScope): number
@@ -230,7 +230,7 @@ export declare function coldNews(id: number, known: number): ColdNews
 export interface ColdNews {
   /** Their number so far. */
   number: number
-  /** Those after the number asked for. */
+  /** Flushes after the number asked for. */
   scopes: Array<ColdScope>
 }
 
@@ -277,9 +277,9 @@ export interface ColdSettings {
   prefix?: string
   /** Whether replicas are read. */
   readsReplicas?: boolean
-  /** User of the access list; left out: VALKEY_USERNAME. */
+  /** User of the access list; left out: `VALKEY_USERNAME`. */
   user?: string
-  /** Left out: VALKEY_PASSWORD. */
+  /** Left out: `VALKEY_PASSWORD`. */
   password?: string
   /** Certificates of the authorities of `valkeys://`, as PEM; left out: the system's. */
   caPem?: Buffer
@@ -297,6 +297,16 @@ export declare function coldStore(id: number, deadlineMs: number, tenant: number
 
 /** Fetches records into the outbox, verified and still encoded, as `lanesTake`. */
 export declare function coldTake(id: number, deadlineMs: number, tenant: number, namespace: Uint8Array, packed: Uint8Array, records: Array<number>): number
+
+/** Where fetched records go, and for whom. */
+export interface ColdWindow {
+  /** Id of the arena. */
+  arena: number
+  /** Number of the fidelity class. */
+  fidelity: number
+  /** Tenant of all records. */
+  tenant: number
+}
 
 /** Describes the core. */
 export declare function coreInfo(): CoreInfo

@@ -211,7 +211,7 @@ export interface Destination extends Peer {
   /** Assigns records to a session, or keeps or ends it; left out: it knows no sessions. */
   keep?(request: m.KeepRequest, deadlineMs: number): Promise<m.KeepReply>;
 
-  /** What a store that others run refused, by name (`refused_`), and what requests to it cost (`requests_`); left out: a vault. */
+  /** Refusals of a store that others run, by name (`refused_`), and the cost of requests to it (`requests_`); left out: a vault. */
   counts?(): Readonly<Record<string, number>>;
 
   /** Lists the sessions it keeps; left out with `keep`. */

@@ -203,11 +203,10 @@ function storeUnseen({ targets }: Seen): Finding[] {
   );
 }
 
-/** What a store refused since the sidecar began. */
+/** Refusals of a store since the sidecar began. */
 function storeRefuses({ sidecar }: Seen): Finding[] {
   return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
-    // A running sidecar of an earlier release sends no `counts`.
-    vaults.flatMap(({ address, counts = null }) => {
+    vaults.flatMap(({ address, counts }) => {
       const said = Object.entries(counts ?? {}).filter(
         ([what, count]) => what.startsWith(REFUSED) && count > 0,
       );

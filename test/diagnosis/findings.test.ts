@@ -2,6 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
+import type { StoreNode } from "../../src/client/cold/cold-store.ts";
 import { loadConfig } from "../../src/config/load.ts";
 import { findings } from "../../src/diagnosis/findings.ts";
 import { inspect } from "../../src/diagnosis/inspect.ts";
@@ -181,7 +182,36 @@ test("a vault that lets the sidecar not in is told with the reason and the fix, 
   );
 });
 
+/** A node of Valkey as it should be, but for `fault`. */
+const nodeWith = (fault: Partial<StoreNode>): { nodes: StoreNode[] } => {
+  const memory = { usedBytes: 1 << 20, maxBytes: 1 << 30, policy: "allkeys-lfu" };
+  const node = { address: "10.0.0.1:6379", ...memory, keys: 9, expiring: 0, trouble: "" };
+  return { nodes: [{ ...node, ...fault }] };
+};
+
+test("what a store refused, and a node that does not tell its memory, are notes", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const withNodes = (fault: Partial<StoreNode>): Seen => ({
+    ...seen,
+    targets: seen.targets.map((target) => ({ ...target, ...nodeWith(fault) })),
+  });
+  expect(findings(withNodes({}))).toEqual([]);
+  expect(findings(withNodes({ policy: "volatile-ttl", expiring: 9 }))).toEqual([]);
+  const unseen = findings(withNodes({ policy: "", maxBytes: 0, trouble: "NOPERM" }));
+  expect(new Set(unseen.map(({ code }) => code))).toEqual(new Set(["store_unseen"]));
+  const { kv } = seen.sidecar!.vaults;
+  const counts = { refused_OOM: 7, refused_other: 0, requests_reads: 3 };
+  const vaults = { ...seen.sidecar!.vaults, kv: kv.map((one) => ({ ...one, counts })) };
+  const said = findings({ ...seen, sidecar: { ...seen.sidecar!, vaults } });
+  expect(said).toMatchObject([{ code: "store_refuses", severity: "note" }]);
+  expect(said[0]?.text).toMatch(/refused since the sidecar started: OOM 7 times$/);
+});
+
 test.each([
+  ["store_never_free", nodeWith({ policy: "noeviction" })],
+  ["store_never_free", nodeWith({ policy: "volatile-lru" })],
+  ["store_unbounded", nodeWith({ maxBytes: 0 })],
   ["disk_failing", { disk: { failing: true } as Seen["targets"][number]["disk"] }],
   [
     "archive_failing",

@@ -107,10 +107,51 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
       "vault.diskGiB=0",
       "engine.enabled=false",
       "gateway.events=false",
+      "store.address=valkeys://valkey:6379",
       required,
     ]) {
       expect(helm("lint", "--strict", ".", ...KUBE, "--set", set)).toContain("0 chart(s) failed");
     }
+  });
+
+  test("a Valkey of the operator's stands in for vaults, with its login and authority from Secrets", () => {
+    const address = "valkeys://valkey.data.svc:6379";
+    const store = [`store.address=${address}`, "store.loginSecret=login", "store.caSecret=ca"];
+    const all = render(...everything, ...store);
+    expect(all.filter(({ metadata: { name } }) => /vault|access/.test(name))).toEqual([]);
+    for (const part of ["engine", "gateway"]) {
+      expect(configOf(all, part).cluster).toMatchObject({
+        kvCold: [{ text: address }],
+        storePrefix: "tierkv",
+        storeTtlS: 604_800,
+        storeTlsCa: "/run/store/ca.crt",
+        insecureLan: false,
+      });
+    }
+    for (const { spec } of workloads(all)) {
+      const { initContainers = [], containers, volumes } = spec.template!.spec;
+      const one = [...initContainers, ...containers].find(({ name }) => name !== "engine")!;
+      expect(JSON.stringify(one)).toContain(
+        '"VALKEY_PASSWORD","valueFrom":{"secretKeyRef":{"name":"login","key":"password"}}',
+      );
+      expect(one.volumeMounts).toContainEqual({
+        name: "store",
+        mountPath: "/run/store",
+        readOnly: true,
+      });
+      expect(volumes).toContainEqual({
+        name: "store",
+        secret: expect.objectContaining({ secretName: "ca" }) as unknown,
+      });
+    }
+    const clear = render("store.address=valkey://valkey:6379");
+    expect(configOf(clear, "engine").cluster).toMatchObject({
+      insecureLan: true,
+      storeTlsCa: null,
+    });
+    expect(() => render("store.address=redis://valkey:6379")).toThrow(
+      /don't meet the specifications/,
+    );
   });
 
   test.each(["vault.replicas=17", "vault.memory=1", "images.pullPolicy=Sometimes"])(

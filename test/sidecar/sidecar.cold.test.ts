@@ -16,6 +16,10 @@ const CHAIN = 40;
 interface Store {
   address: string;
   env: Record<string, string>;
+  /** Address of a bucket behind it. */
+  bucket?: string;
+  /** Loses a part of what was saved. */
+  lose?(): Promise<void>;
 }
 
 interface Side {
@@ -23,14 +27,15 @@ interface Side {
   socket: string;
 }
 
-async function startSide({ address, env }: Store): Promise<Side> {
+async function startSide({ address, env, bucket }: Store): Promise<Side> {
   const folder = testDirectory();
   const [config = "", socket = "", arenas = ""] = ["t.toml", "s.sock", "arenas"].map((name) =>
     join(folder, name),
   );
   mkdirSync(arenas, { mode: 0o700 });
+  const places = bucket === undefined ? address : [address, bucket];
   const text =
-    `[cluster]\nrole = "inference"\nkv_cold = "${address}"\n[turbo_quant]\nenabled = false\n` +
+    `[cluster]\nrole = "inference"\nkv_cold = ${JSON.stringify(places)}\n[turbo_quant]\nenabled = false\n` +
     `[restore]\nwhen = "always"\nwait_ms = 20000\n` +
     `[sidecar]\nsocket = "${socket}"\narena_dir = "${arenas}"\narena_bytes = "64MiB"\n`;
   writeFileSync(config, text, { mode: 0o600 });
@@ -58,6 +63,18 @@ const STORES: [what: string, has: boolean, start: () => Promise<Store>][] = [
     async () => ({ address: (await startCluster())[0]!.address, env: {} }),
   ],
   ["S3", HAS_S3, startBucket],
+  [
+    "Valkey that loses half, and a bucket behind it",
+    HAS_VALKEY && HAS_S3,
+    async () => {
+      const [server, bucket] = [await ValkeyServer.start(), await startBucket()];
+      const lose = async (): Promise<void> => {
+        const keys = await server.keys("tierkv:1:*");
+        for (const key of keys.slice(0, CHAIN / 2)) await server.ask("DEL", key);
+      };
+      return { address: server.address, env: bucket.env, bucket: bucket.address, lose };
+    },
+  ],
 ];
 
 test.each(STORES)("one sidecar saves to %s, another restores the same bytes", async (...of) => {
@@ -71,6 +88,7 @@ test.each(STORES)("one sidecar saves to %s, another restores the same bytes", as
   const isSaved = async (): Promise<boolean> =>
     (await statusOf(first)).counters["blocks_saved"] === CHAIN;
   await until(isSaved, "the saves");
+  await store.lose?.();
 
   const reader = await FakeEngine.start(second.socket, { engine: "B" });
   const view = await reader.done(reader.prefetch(hashesOf(blocks)));
@@ -84,3 +102,37 @@ test.each(STORES)("one sidecar saves to %s, another restores the same bytes", as
   const shown = await runInside(["status", "--config", second.config]);
   expect(shown.stdout).toContain(store.address);
 });
+
+test.skipIf(!HAS_VALKEY)(
+  "a flush of a Valkey drops what it names in Valkey and in every sidecar",
+  async () => {
+    const store = { address: (await ValkeyServer.start()).address, env: {} };
+    const [first, second] = [await startSide(store), await startSide(store)];
+    const saver = await FakeEngine.start(first.socket, { engine: "A" });
+    const blocks = makeBlocks("flushed", CHAIN, PAGE);
+    saver.save(blocks);
+    const counted = async (side: Side, name: string): Promise<number> =>
+      (await statusOf(side)).counters[name] ?? 0;
+    await until(async () => (await counted(first, "blocks_saved")) === CHAIN, "the saves");
+    const reader = await FakeEngine.start(second.socket, { engine: "B" });
+    const before = await reader.done(reader.prefetch(hashesOf(blocks)));
+    expect(before.placed.get(0)?.length).toBe(CHAIN);
+    reader.release(before.plan);
+    const other = await runInside(["flush", "--class", "ssm", "--yes", "--config", first.config]);
+    expect(other.stdout).toMatch(/out of reach for all clients/);
+    expect(await counted(second, "flushed_blocks")).toBe(0);
+    const { exitCode } = await runInside([
+      "flush",
+      "--class",
+      "kv",
+      "--yes",
+      "--config",
+      first.config,
+    ]);
+    expect(exitCode).toBe(0);
+    // The first one keeps no copies of what it saved.
+    await until(async () => (await counted(second, "flushed_blocks")) > 0, "the copies to go");
+    const after = await reader.done(reader.prefetch(hashesOf(blocks)));
+    expect(after.placed.get(0)?.length ?? 0).toBe(0);
+  },
+);

@@ -147,7 +147,7 @@ impl Desk {
         self.shared.store.learn_model(namespace, model);
     }
 
-    /// What the store's requests cost so far, by name.
+    /// Cost of the store's requests so far, by name.
     #[must_use]
     pub fn spent(&self) -> Vec<(&'static str, u64)> {
         self.shared.store.spent()

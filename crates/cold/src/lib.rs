@@ -71,12 +71,12 @@ fn secured(address: &str, settings: &Settings) -> Result<tls::Client> {
     let own = settings.ca_pem.clone();
     let ca = own.or_else(|| roots_file().and_then(|file| std::fs::read(file).ok()));
     let ca = ca.ok_or_else(|| {
-        let text = "[cluster] store_tls_ca: the system has no file of trusted authorities; name one";
+        let text =
+            "[cluster] store_tls_ca: the system has no file of trusted authorities; name one";
         Error::new(Code::DiskFailed, text)
     })?;
     let identity = settings.identity.as_ref();
-    let identity =
-        identity.map(|(cert_pem, key_pem)| tls::Identity { cert_pem, key_pem });
+    let identity = identity.map(|(cert_pem, key_pem)| tls::Identity { cert_pem, key_pem });
     tls::Client::of_service(&ca, &hosts, identity)
         .map_err(|error| Error::bad_argument(format!("{address}: TLS: {}", error.text)))
 }

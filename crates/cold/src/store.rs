@@ -61,7 +61,7 @@ pub trait Store: Send + Sync {
     /// Refusals so far, by name.
     fn refusals(&self) -> Vec<(&'static str, u64)>;
 
-    /// What its requests cost so far, by name; of a store whose requests have a price.
+    /// Cost of its requests so far, by name; of a store whose requests have a price.
     fn spent(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -99,7 +99,7 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// What the nodes of the store say of their memory.
+    /// Memory of the store's nodes, as they tell it.
     ///
     /// # Errors
     /// As `look_up`.
@@ -134,7 +134,7 @@ pub struct Flushed {
     pub is_everything: bool,
 }
 
-/// What a node says of its memory.
+/// Memory of a node, as it tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeFacts {
     /// `host:port`.
@@ -143,7 +143,7 @@ pub struct NodeFacts {
     pub used_bytes: u64,
     /// Most bytes; 0: no limit.
     pub max_bytes: u64,
-    /// What it evicts when it is full.
+    /// Its rule of eviction, `maxmemory-policy`.
     pub policy: String,
     /// Keys, and keys that expire.
     pub keys: u64,
@@ -177,6 +177,8 @@ pub struct Asker {
 #[derive(Debug, Clone)]
 pub struct Call {
     until: Instant,
+    /// Longest time without a byte.
+    silence: Option<Duration>,
     asker: Asker,
     shared: Arc<Progress>,
 }
@@ -192,13 +194,20 @@ impl Call {
     /// A call that ends after `within`.
     #[must_use]
     pub fn new(within: Duration, asker: Asker) -> Arc<Self> {
-        Arc::new(Self { until: Instant::now() + within, asker, shared: Arc::default() })
+        let until = Instant::now() + within;
+        Arc::new(Self { until, silence: None, asker, shared: Arc::default() })
     }
 
-    /// A part of the call that leaves a fourth of the time to the rest of it.
+    /// A part of the call that leaves a third of the time to the rest of it, and ends after `silence` without a byte.
     #[must_use]
-    pub fn part(&self) -> Self {
-        Self { until: Instant::now() + self.rest() * 3 / 4, ..self.clone() }
+    pub fn part(&self, silence: Option<Duration>) -> Self {
+        Self { until: Instant::now() + self.rest() * 2 / 3, silence, ..self.clone() }
+    }
+
+    /// Longest time without a byte.
+    #[must_use]
+    pub fn silence(&self) -> Option<Duration> {
+        self.silence
     }
 
     /// For whom it is.

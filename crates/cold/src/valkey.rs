@@ -3,7 +3,9 @@
 mod address;
 mod commands;
 mod connection;
+mod flush;
 mod flushes;
+mod lines;
 mod nodes;
 mod refusals;
 mod spread;
@@ -20,7 +22,9 @@ use tierkv_core::store::ItemStatus;
 use self::address::Address;
 use self::commands::Told;
 pub use self::connection::Login;
-use self::flushes::{Flushes, Lines, Seen, hex};
+use self::flush::hex;
+use self::flushes::{Flushes, Seen};
+use self::lines::Lines;
 use self::refusals::Refusals;
 use self::spread::{Got, values};
 use self::topology::Topology;
@@ -183,7 +187,7 @@ impl Store for Valkey {
         let names = self.names(goal.namespace(), &packed, call)?;
         let fetched = self.get(goal, &names.keys, names.records, call)?;
         let Some(fetched) = self.heeded(&names, goal.namespace(), fetched, call)? else {
-            // What came was flushed meanwhile.
+            // The records that came were flushed meanwhile.
             return Ok(vec![ItemStatus::Missing; packed.len()]);
         };
         // A record of a node that does not answer is not missing, so that another source may be tried.

@@ -5,11 +5,11 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::bench::{
-    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, NAMESPACE, OVER_BUDGET, PRESENT,
-    QUARANTINED, SOON,
+    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, NAMESPACE, OVER_BUDGET, PRESENT, QUARANTINED,
+    SOON,
 };
 use support::fake::{Fake, Fault};
 use support::server::{
@@ -73,11 +73,10 @@ fn a_real_cluster_serves_and_each_node_has_a_part() {
     let servers = cluster(&program);
     let bench = bench(&servers[1].address());
     serves(&bench);
-    for server in &servers {
-        let keys: u64 = redis::cmd("DBSIZE").query(&mut server.client()).unwrap();
-        // Beside records, each node has a copy of the list of flushes.
-        assert!((2..23).contains(&keys), "{keys} of 20 records and a copy, of {:?}", sizes(&servers));
-    }
+    // Each node has a copy of the list of flushes beside its records.
+    let sizes = sizes(&servers);
+    assert_eq!(sizes.iter().sum::<u64>(), 20 + 3, "{sizes:?}");
+    assert!(sizes.iter().filter(|size| **size > 1).count() > 1, "{sizes:?}");
 }
 
 fn sizes(servers: &[Server]) -> Vec<u64> {
@@ -95,7 +94,7 @@ fn f190_blocks_are_found_after_their_slots_moved() {
         // Half way, the old owner says ASK; then MOVED.
         assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
     });
-    assert_eq!(moved, 3, "some keys lay on the first node");
+    assert!(moved > 0, "no keys lay on the first node");
     assert_eq!(bench.found(&blocks).unwrap(), vec![true; 24]);
 }
 
@@ -128,6 +127,28 @@ fn f190_a_frozen_server_costs_the_deadline_and_then_serves_again() {
     assert!(error.text.contains("in time"), "{}", error.text);
     server.freeze(false);
     assert_eq!(bench.fetch(&[1, 2, 3], SOON).unwrap(), [ACCEPTED; 3]);
+}
+
+#[test]
+fn f190_a_frozen_node_costs_its_own_blocks_and_little_time() {
+    let Some(program) = program() else { return };
+    let servers = cluster(&program);
+    let bench = bench(&servers[0].address());
+    let blocks: Vec<u32> = (0..24).collect();
+    assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
+    let frozen = servers.iter().max_by_key(|server| sizes(std::slice::from_ref(*server))).unwrap();
+    frozen.freeze(true);
+    for _ in 0..3 {
+        let begun = Instant::now();
+        let fetched = bench.fetch(&blocks, SOON).unwrap();
+        assert!(fetched.contains(&ACCEPTED) && fetched.contains(&INCOMPLETE), "{fetched:?}");
+        // Far below the deadline, and above what a busy machine takes.
+        assert!(begun.elapsed() < SOON / 3, "{:?}", begun.elapsed());
+    }
+    frozen.freeze(false);
+    until("the node to be asked again", || {
+        bench.fetch(&blocks, SOON).is_ok_and(|fetched| fetched == vec![ACCEPTED; 24])
+    });
 }
 
 #[test]
@@ -322,7 +343,7 @@ fn an_address_that_cannot_be_used_is_refused_with_the_fix() {
 }
 
 #[test]
-fn a_flush_takes_what_it_names_for_all_clients_and_no_more() {
+fn a_flush_takes_no_more_than_its_scope() {
     let Some(program) = program() else { return };
     let servers = cluster(&program);
     let (one, other) = (bench(&servers[0].address()), bench(&servers[1].address()));
@@ -347,6 +368,17 @@ fn a_flush_takes_what_it_names_for_all_clients_and_no_more() {
         other.flush(scope.clone()).unwrap();
         assert_eq!(one.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
     }
+}
+
+#[test]
+fn a_flush_takes_its_scope_for_all_clients() {
+    let fake = Fake::start();
+    let (one, other) = (bench(&fake.address()), bench(&fake.address()));
+    let blocks: Vec<u32> = (0..12).collect();
+    for bench in [&one, &other] {
+        bench.desk.learn_model(&NAMESPACE, "ours");
+    }
+    one.store(&blocks).unwrap();
     for scope in [
         Scope { class: 1, ..Scope::default() },
         Scope { namespace: Some(NAMESPACE), ..Scope::default() },
@@ -360,9 +392,15 @@ fn a_flush_takes_what_it_names_for_all_clients_and_no_more() {
         assert_eq!(other.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 12], "{scope:?}");
     }
     let (number, scopes) = one.desk.news(0);
-    assert_eq!((number, scopes.len()), (8, 8));
-    // Records that were made before a flush are not stored after it.
-    let mut late = bench(&servers[0].address());
+    assert_eq!((number, scopes.len()), (4, 4));
+    assert_eq!(one.desk.news(3).1, [Scope::default()]);
+}
+
+#[test]
+fn records_that_were_made_before_a_flush_are_not_stored_after_it() {
+    let fake = Fake::start();
+    let one = bench(&fake.address());
+    let mut late = bench(&fake.address());
     late.found(&[1]).unwrap();
     late.asker.flushed = Some(0);
     assert_eq!(late.store(&[70]).unwrap(), [ACCEPTED]);
@@ -401,9 +439,7 @@ fn f190_a_node_that_was_away_brings_no_flushed_record_back() {
     until("two copies to take the flush", || bench.flush(Scope::default()).is_ok());
     servers[2].freeze(false);
     let again = self::bench(&servers[2].address());
-    until("all nodes to serve", || {
-        again.found(&blocks).is_ok_and(|found| !found.contains(&true))
-    });
+    until("all nodes to serve", || again.found(&blocks).is_ok_and(|found| !found.contains(&true)));
     assert!(!again.fetch(&blocks, SOON).unwrap().contains(&ACCEPTED));
     // The node that was away has the flush by now, and the other two are enough without it.
     let copies: Vec<u64> = servers
@@ -430,6 +466,24 @@ fn a_lost_list_of_flushes_is_written_again_or_costs_all_records() {
     assert_eq!(bench.found(&[1, 2]).unwrap(), [false; 2]);
     assert_eq!(bench.store(&[1]).unwrap(), [ACCEPTED]);
     assert_eq!(stranger.found(&[1]).unwrap(), [true], "both know the same flushes again");
+}
+
+#[test]
+fn clients_that_begin_at_once_agree_and_hear_of_no_flush() {
+    for _ in 0..10 {
+        let fake = Fake::start();
+        let clients: Vec<_> = (0..4).map(|_| bench(&fake.address())).collect();
+        std::thread::scope(|scope| {
+            for client in &clients {
+                scope.spawn(|| client.found(&[1]).unwrap());
+            }
+        });
+        clients[0].store(&[1]).unwrap();
+        for client in &clients {
+            assert_eq!(client.found(&[1]).unwrap(), [true]);
+            assert_eq!(client.desk.news(0).0, 0);
+        }
+    }
 }
 
 #[test]
@@ -538,9 +592,8 @@ fn replicas_are_read_and_a_lost_primary_costs_no_record() {
     let blocks: Vec<u32> = (0..24).collect();
     assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
     until("the replicas to have all", || {
-        let count = |server: &Server| -> u64 {
-            redis::cmd("DBSIZE").query(&mut server.client()).unwrap()
-        };
+        let count =
+            |server: &Server| -> u64 { redis::cmd("DBSIZE").query(&mut server.client()).unwrap() };
         (0..3).all(|at| count(&servers[at]) == count(&servers[at + 3]))
     });
     assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);

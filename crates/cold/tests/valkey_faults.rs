@@ -1,7 +1,7 @@
 //! Owns the proof that a real cluster of three primaries and three replicas may lose nodes, memory and slots under load without a wrong byte.
 //! @module-tag alone
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
 
 mod support;
 
@@ -49,10 +49,8 @@ impl Load {
             let Ok(statuses) = fetched else { continue };
             let came = |at: &usize| statuses[*at] == ACCEPTED;
             self.came += (0..statuses.len()).filter(came).count();
-            let lost: Vec<u32> = (0..statuses.len())
-                .filter(|at| !came(at))
-                .map(|at| self.blocks[at])
-                .collect();
+            let lost: Vec<u32> =
+                (0..statuses.len()).filter(|at| !came(at)).map(|at| self.blocks[at]).collect();
             if !lost.is_empty() {
                 // It may fail while nodes are away.
                 let _ = self.bench.store(&lost);
@@ -66,9 +64,11 @@ impl Load {
             let missing = self.bench.store(&self.blocks).is_ok_and(|statuses| {
                 statuses.iter().all(|status| [ACCEPTED, PRESENT].contains(status))
             });
-            missing && self.bench.fetch(&self.blocks, SOON).is_ok_and(|statuses| {
-                statuses.iter().all(|status| *status == ACCEPTED)
-            })
+            missing
+                && self
+                    .bench
+                    .fetch(&self.blocks, SOON)
+                    .is_ok_and(|statuses| statuses.iter().all(|status| *status == ACCEPTED))
         });
     }
 }
@@ -102,6 +102,87 @@ fn all_agree(servers: &[Server]) {
     });
 }
 
+/// A primary dies while a restore is under way.
+fn dies_in_a_restore(servers: &mut [Server], load: &mut Load) {
+    let victim = primary(servers);
+    let (goal, leases) = load.bench.targets(&load.blocks);
+    let asker = load.bench.asker;
+    let request = load.bench.desk.begin(Work::Fetch(goal), WITHIN, asker).unwrap();
+    servers[victim].kill();
+    let statuses = load.bench.outcome(request).map(support::bench::statuses);
+    load.bench.check(&load.blocks, &leases, statuses.as_deref().unwrap_or_default());
+    load.read(8);
+    servers[victim].restart();
+    all_agree(servers);
+    load.heals("a killed primary to be replaced");
+}
+
+/// A primary dies while a save is under way.
+fn dies_in_a_save(servers: &mut [Server], load: &mut Load) {
+    let victim = primary(servers);
+    let fresh: Vec<u32> = (40..64).collect();
+    let (records, leases) = load.bench.records(&fresh);
+    let work = Work::Store([7; 32], records);
+    let request = load.bench.desk.begin(work, SOON, load.bench.asker).unwrap();
+    servers[victim].kill();
+    // What was saved is not known; what comes is compared with its page.
+    let _ = load.bench.outcome(request);
+    for lease in leases {
+        load.bench.arena.slots().release(lease).unwrap();
+    }
+    let _ = load.bench.fetch(&fresh, WITHIN);
+    load.read(8);
+    servers[victim].restart();
+    all_agree(servers);
+    load.heals("a primary killed in a save to be replaced");
+}
+
+/// A node stops without a word.
+fn stops(servers: &[Server], load: &mut Load) {
+    let victim = primary(servers);
+    servers[victim].freeze(true);
+    load.read(8);
+    servers[victim].freeze(false);
+    all_agree(servers);
+    load.heals("a frozen node to be back");
+}
+
+/// Slots move under load.
+fn moves_slots(servers: &[Server], load: &mut Load) {
+    let from = primary(servers);
+    let to = (0..servers.len()).find(|at| *at != from && role(&servers[*at]) == "master").unwrap();
+    let moved = move_slots(&servers[from], &servers[to], 3, || load.read(1));
+    assert!(moved > 0);
+    load.heals("moved slots to serve");
+}
+
+/// Memory is full, then small.
+fn is_full(servers: &[Server], load: &mut Load) {
+    let full = primary(servers);
+    set(&servers[full], "maxmemory-policy", "noeviction");
+    set(&servers[full], "maxmemory", "1mb");
+    load.read(4);
+    set(&servers[full], "maxmemory-policy", "allkeys-lfu");
+    set(&servers[full], "maxmemory", "4mb");
+    load.read(4);
+    set(&servers[full], "maxmemory", "0");
+    load.heals("memory to be there");
+}
+
+/// All nodes restart, without what they had.
+fn restarts(servers: &mut [Server], load: &mut Load) {
+    for server in servers.iter_mut() {
+        server.kill();
+    }
+    load.read(2);
+    for server in servers.iter_mut() {
+        server.restart();
+    }
+    load.read(4);
+    all_agree(servers);
+    load.heals("all to serve after a restart");
+}
+
 #[test]
 fn f192_faulted_reads_of_a_real_cluster_bring_no_wrong_record() {
     let Some(program) = program() else { return };
@@ -110,75 +191,12 @@ fn f192_faulted_reads_of_a_real_cluster_bring_no_wrong_record() {
     let mut load = Load::of(&servers);
     load.heals("all blocks to be stored");
     while load.reads < wanted {
-        // A primary dies while a restore, and then a save, is under way.
-        let victim = primary(&servers);
-        let (goal, leases) = load.bench.targets(&load.blocks);
-        let asker = load.bench.asker;
-        let request = load.bench.desk.begin(Work::Fetch(goal), WITHIN, asker).unwrap();
-        servers[victim].kill();
-        let statuses = load.bench.outcome(request).map(support::bench::statuses);
-        load.bench.check(&load.blocks, &leases, statuses.as_deref().unwrap_or_default());
-        load.read(8);
-        servers[victim].restart();
-        all_agree(&servers);
-        load.heals("a killed primary to be replaced");
-
-        let victim = primary(&servers);
-        let fresh: Vec<u32> = (40..64).collect();
-        let (records, leases) = load.bench.records(&fresh);
-        let work = Work::Store([7; 32], records);
-        let request = load.bench.desk.begin(work, SOON, asker).unwrap();
-        servers[victim].kill();
-        // What was saved is not known; what comes is compared with its page.
-        let _ = load.bench.outcome(request);
-        for lease in leases {
-            load.bench.arena.slots().release(lease).unwrap();
-        }
-        let _ = load.bench.fetch(&fresh, WITHIN);
-        load.read(8);
-        servers[victim].restart();
-        all_agree(&servers);
-        load.heals("a primary killed in a save to be replaced");
-
-        // A node stops without a word.
-        let victim = primary(&servers);
-        servers[victim].freeze(true);
-        load.read(8);
-        servers[victim].freeze(false);
-        all_agree(&servers);
-        load.heals("a frozen node to be back");
-
-        // Slots move under load.
-        let from = primary(&servers);
-        let to = (0..servers.len())
-            .find(|at| *at != from && role(&servers[*at]) == "master")
-            .unwrap();
-        let moved = move_slots(&servers[from], &servers[to], 3, || load.read(1));
-        assert!(moved > 0);
-        load.heals("moved slots to serve");
-
-        // Memory is full, then small.
-        let full = primary(&servers);
-        set(&servers[full], "maxmemory-policy", "noeviction");
-        set(&servers[full], "maxmemory", "1mb");
-        load.read(4);
-        set(&servers[full], "maxmemory-policy", "allkeys-lfu");
-        set(&servers[full], "maxmemory", "4mb");
-        load.read(4);
-        set(&servers[full], "maxmemory", "0");
-        load.heals("memory to be there");
-
-        // All nodes restart, without what they had.
-        for server in &mut servers {
-            server.kill();
-        }
-        load.read(2);
-        for server in &mut servers {
-            server.restart();
-        }
-        load.read(4);
-        all_agree(&servers);
-        load.heals("all to serve after a restart");
+        dies_in_a_restore(&mut servers, &mut load);
+        dies_in_a_save(&mut servers, &mut load);
+        stops(&servers, &mut load);
+        moves_slots(&servers, &mut load);
+        is_full(&servers, &mut load);
+        restarts(&mut servers, &mut load);
     }
     assert_eq!(load.bench.free_slots(), 80, "no slot is lost");
     assert!(load.came > 0 && load.came < load.reads, "faults cost some reads, and not all");

@@ -500,6 +500,9 @@ pub const VALKEY_SLOTS_EVERY_MS: u64 = 200;
 /// Time in ms for which a node of a cluster that did not answer is not asked; then one request tries it.
 pub const VALKEY_NODE_PAUSE_MS: u64 = 1_000;
 
+/// Time in ms without a byte after which a read goes on without a node of a cluster; below the time after which a restore counts as stalled.
+pub const VALKEY_NODE_SILENT_MS: u64 = 250;
+
 /// Copies of the list of flushes in Valkey, in different thirds of the slots; most of them must answer.
 pub const VALKEY_FLUSH_COPIES: usize = 3;
 

@@ -8,10 +8,10 @@ use napi::threadsafe_function::{
     ThreadsafeCallContext, ThreadsafeFunction, ThreadsafeFunctionCallMode,
 };
 use napi_derive::napi;
+use tierkv_cold::Settings;
 use tierkv_cold::desk::{Answer, Desk, Work};
 use tierkv_cold::goal::Goal;
 use tierkv_cold::store::{Asker, Flushed, NodeFacts, Scope};
-use tierkv_cold::Settings;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::client::Kept;
 
@@ -54,9 +54,9 @@ pub struct ColdSettings {
     pub prefix: Option<String>,
     /// Whether replicas are read.
     pub reads_replicas: Option<bool>,
-    /// User of the access list; left out: VALKEY_USERNAME.
+    /// User of the access list; left out: `VALKEY_USERNAME`.
     pub user: Option<String>,
-    /// Left out: VALKEY_PASSWORD.
+    /// Left out: `VALKEY_PASSWORD`.
     pub password: Option<String>,
     /// Certificates of the authorities of `valkeys://`, as PEM; left out: the system's.
     pub ca_pem: Option<Buffer>,
@@ -134,21 +134,31 @@ pub fn cold_lookup(
     })
 }
 
+/// Where fetched records go, and for whom.
+#[napi(object)]
+pub struct ColdWindow {
+    /// Id of the arena.
+    pub arena: u32,
+    /// Number of the fidelity class.
+    pub fidelity: u8,
+    /// Tenant of all records.
+    pub tenant: f64,
+}
+
 /// Fetches records into leased slots, verified and decoded, as `lanesFetch`.
 #[napi]
 pub fn cold_fetch(
     id: u32,
-    arena_id: u32,
     deadline_ms: f64,
-    tenant: f64,
-    fidelity: u8,
+    window: ColdWindow,
     namespace: &[u8],
     packed: &[u8],
     geometries: &[u32],
     leases: &[u32],
 ) -> napi::Result<u32> {
+    let ColdWindow { arena, fidelity, tenant } = window;
     begin(id, deadline_ms, of_tenant(tenant)?, || {
-        let targets = targets(arena_id, fidelity, namespace, packed, geometries, leases)?;
+        let targets = targets(arena, fidelity, namespace, packed, geometries, leases)?;
         Ok(Work::Fetch(Goal::Slots(targets)))
     })
 }
@@ -163,7 +173,9 @@ pub fn cold_take(
     packed: &[u8],
     records: Vec<u32>,
 ) -> napi::Result<u32> {
-    begin(id, deadline_ms, of_tenant(tenant)?, || Ok(Work::Fetch(Goal::Memory(kept(namespace, packed, records)?))))
+    begin(id, deadline_ms, of_tenant(tenant)?, || {
+        Ok(Work::Fetch(Goal::Memory(kept(namespace, packed, records)?)))
+    })
 }
 
 /// Stores records of the outbox that are not there yet. `flushed`: number of the last flush that was known when they were made, or null.
@@ -220,8 +232,7 @@ pub struct ColdScope {
 #[napi]
 pub fn cold_flush(id: u32, deadline_ms: f64, scope: ColdScope) -> napi::Result<u32> {
     begin(id, deadline_ms, Asker::default(), || {
-        let namespace =
-            scope.namespace.map(|bytes| hash("namespace", &bytes)).transpose()?;
+        let namespace = scope.namespace.map(|bytes| hash("namespace", &bytes)).transpose()?;
         let tenant = count("tenant", scope.tenant)?;
         Ok(Work::Flush(Scope { class: scope.class, namespace, model: scope.model, tenant }))
     })
@@ -230,7 +241,9 @@ pub fn cold_flush(id: u32, deadline_ms: f64, scope: ColdScope) -> napi::Result<u
 /// Names a namespace's model.
 #[napi]
 pub fn cold_name(id: u32, deadline_ms: f64, namespace: &[u8], model: String) -> napi::Result<u32> {
-    begin(id, deadline_ms, Asker::default(), || Ok(Work::Name(hash("namespace", namespace)?, model)))
+    begin(id, deadline_ms, Asker::default(), || {
+        Ok(Work::Name(hash("namespace", namespace)?, model))
+    })
 }
 
 /// Notes a namespace's model, without a request.
@@ -254,7 +267,7 @@ pub fn cold_nodes(id: u32, deadline_ms: f64) -> napi::Result<u32> {
 pub struct ColdNews {
     /// Their number so far.
     pub number: f64,
-    /// Those after the number asked for.
+    /// Flushes after the number asked for.
     pub scopes: Vec<ColdScope>,
 }
 
@@ -263,12 +276,13 @@ pub struct ColdNews {
 pub fn cold_news(id: u32, known: f64) -> napi::Result<ColdNews> {
     run(|| {
         let (count, scopes) = STORES.get(id)?.news(count("known", known)?);
-        let scopes = scopes.into_iter().map(|Scope { class, namespace, model, tenant }| ColdScope {
-            class,
-            namespace: namespace.map(|bytes| bytes.to_vec().into()),
-            model,
-            tenant: number(tenant),
-        });
+        let scopes =
+            scopes.into_iter().map(|Scope { class, namespace, model, tenant }| ColdScope {
+                class,
+                namespace: namespace.map(|bytes| bytes.to_vec().into()),
+                model,
+                tenant: number(tenant),
+            });
         Ok(ColdNews { number: number(count), scopes: scopes.collect() })
     })
 }
@@ -300,7 +314,8 @@ fn quoted(text: &str) -> String {
     for letter in text.chars() {
         match letter {
             '"' | '\\' => out.extend(['\\', letter]),
-            _ if letter < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            // Control letters of a server's words say nothing.
+            _ if letter < ' ' => out.push(' '),
             _ => out.push(letter),
         }
     }
@@ -331,7 +346,8 @@ pub struct ColdCount {
 }
 
 fn counts(all: Vec<(&'static str, u64)>) -> Vec<ColdCount> {
-    let one = |(name, count): (&str, u64)| ColdCount { name: name.to_owned(), count: number(count) };
+    let one =
+        |(name, count): (&str, u64)| ColdCount { name: name.to_owned(), count: number(count) };
     all.into_iter().map(one).collect()
 }
 

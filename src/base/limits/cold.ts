@@ -1,7 +1,7 @@
 // Owns the limits of stores that others run.
 
 /** Time that the core has to end a request after its caller has timed out. */
-export const COLD_GRACE_MS = 250;
+export const COLD_GRACE_MS = 100;
 
 /** Pause between two questions whether another client has flushed a store: within it all sidecars drop their copies. */
 export const COLD_WATCH_MS = 1000;

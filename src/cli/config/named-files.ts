@@ -65,6 +65,20 @@ const own = (key: string): Named => ({ key, path: null, read: () => {} });
 const open = (key: string, path: string | null): Named => ({ key, path, read: readPublic });
 const secret = (key: string, path: string | null): Named => ({ key, path, read: readPrivate });
 
+/** Files of a store that others run. */
+function partOfStores(config: Config): Part {
+  const { cluster } = config;
+  return [
+    [
+      secret("[cluster] store_password", cluster.storePassword),
+      open("[cluster] store_tls_ca", cluster.storeTlsCa),
+      open("[cluster] store_tls_cert", cluster.storeTlsCert),
+      secret("[cluster] store_tls_key", cluster.storeTlsKey),
+    ],
+    [async () => (await import("../../client/cold/settings.ts")).storeSettings(config, "kv")],
+  ];
+}
+
 /** Files and readers of each program; the first key names the folder of its own files, if it has one. */
 function partsOf(config: Config): readonly Part[] {
   const { cluster, vault, sidecar, gateway, etcd } = config;
@@ -79,15 +93,7 @@ function partsOf(config: Config): readonly Part[] {
       ],
       [async () => (await import("../../cluster/credentials.ts")).checkCredentials(config)],
     ],
-    [
-      [
-        secret("[cluster] store_password", cluster.storePassword),
-        open("[cluster] store_tls_ca", cluster.storeTlsCa),
-        open("[cluster] store_tls_cert", cluster.storeTlsCert),
-        secret("[cluster] store_tls_key", cluster.storeTlsKey),
-      ],
-      [async () => (await import("../../client/cold/settings.ts")).storeSettings(config, "kv")],
-    ],
+    partOfStores(config),
     [
       [
         own("[vault] state_dir"),

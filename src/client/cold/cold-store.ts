@@ -141,8 +141,8 @@ export class ColdStore implements BlockStore {
 
   async fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases, tenant = 0 } = window;
-    const begin: Begin = (id, ms) =>
-      coldFetch(id, arena, ms, tenant, fidelity, namespace, keys, geometries, leases);
+    const to = { arena, fidelity, tenant };
+    const begin: Begin = (id, ms) => coldFetch(id, ms, to, namespace, keys, geometries, leases);
     return this.#fetched(await this.#call("Fetch", options, begin));
   }
 
@@ -264,7 +264,7 @@ export class ColdStore implements BlockStore {
     }
   }
 
-  /** What the store refused since this client began, by name, and what requests to a bucket cost. */
+  /** Refusals of the store since this client began, by name, and the cost of requests to a bucket. */
   counts(): Readonly<Record<string, number>> {
     if (this.#closing.signal.aborted) return {};
     const refusals = coldRefusals(this.#id).map(({ name, count }) => [`refused_${name}`, count]);
@@ -272,7 +272,7 @@ export class ColdStore implements BlockStore {
     return Object.fromEntries([...refusals, ...spent]) as Record<string, number>;
   }
 
-  /** What each node of a Valkey says of its memory; empty for a bucket. */
+  /** Memory of each node of a Valkey, as it tells it; empty for a bucket. */
   async nodes(deadlineMs: number): Promise<readonly StoreNode[]> {
     const { data } = await this.#call("Nodes", { deadlineMs }, coldNodes);
     return JSON.parse(String(data)) as StoreNode[];
@@ -398,7 +398,7 @@ export class ColdStore implements BlockStore {
   }
 }
 
-/** What one node of Valkey says of its memory. */
+/** Memory of one node of Valkey, as it tells it. */
 export interface StoreNode {
   address: string;
   usedBytes: number;

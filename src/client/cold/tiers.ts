@@ -271,7 +271,7 @@ export class Tiers implements BlockStore {
     return statuses;
   }
 
-  /** Those of both places, added up where they have the same name. */
+  /** Counts of both places, added up where they have the same name. */
   counts(): Readonly<Record<string, number>> {
     const sums: Record<string, number> = { ...this.#near.counts?.() };
     for (const [name, count] of Object.entries(this.#bucket.counts?.() ?? {}))

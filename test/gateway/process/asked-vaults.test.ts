@@ -9,6 +9,7 @@ import { loadConfig } from "../../../src/config/load.ts";
 import { askVaults } from "../../../src/gateway/process/asked-vaults.ts";
 import { openClosedVault, secretFile, TOKENS } from "../../support/closed-vaults.ts";
 import { testDirectory } from "../../support/sidecars.ts";
+import { HAS_VALKEY, ValkeyServer } from "../../support/stores.ts";
 
 test("a vault whose token comes later is asked from then on", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
@@ -37,4 +38,39 @@ test("a vault whose token comes later is asked from then on", async () => {
   const namespace = toNamespace(Buffer.alloc(NAMESPACE_BYTES, 1));
   expect(await vault!.lookup(namespace, keys, 10_000)).toEqual(Buffer.alloc(1));
   expect(said).toHaveLength(2);
+});
+
+test("a Valkey is asked, and a bucket behind it is not, because each request there has a price", async () => {
+  const [valkey, bucket] = ["valkey://127.0.0.1:1", "s3://bucket/prefix"];
+  const addressesOf = async (kvCold: string[]): Promise<string[]> => {
+    const config = secretFile(`[cluster]\nkv_cold = ${JSON.stringify(kvCold)}\n`, "tierkv.toml");
+    const asked = await askVaults(loadConfig(config, {}), pino({ level: "silent" }));
+    onTestFinished(() => asked.close());
+    return asked.vaults().map(({ address }) => address);
+  };
+  vi.stubEnv("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
+  vi.stubEnv("AWS_ACCESS_KEY_ID", "a");
+  vi.stubEnv("AWS_SECRET_ACCESS_KEY", "b");
+  onTestFinished(() => void vi.unstubAllEnvs());
+  expect(await addressesOf([valkey, bucket])).toEqual([valkey]);
+  expect(await addressesOf([bucket])).toEqual([bucket]);
+});
+
+test.skipIf(!HAS_VALKEY)("a Valkey that stops answering is not asked", async () => {
+  const server = await ValkeyServer.start();
+  const config = secretFile(`[cluster]\nkv_cold = "${server.address}"\n`, "tierkv.toml");
+  const asked = await askVaults(loadConfig(config, {}), pino({ level: "silent" }));
+  onTestFinished(() => asked.close());
+  const [vault] = asked.vaults();
+  const keys = packKeys(Buffer.alloc(HASH_BYTES, 1), 0, 0);
+  const namespace = toNamespace(Buffer.alloc(NAMESPACE_BYTES, 1));
+  expect(await vault!.lookup(namespace, keys, 10_000)).toEqual(Buffer.alloc(1));
+  await server.kill();
+  await vi.waitFor(
+    async () => {
+      await vault!.lookup(namespace, keys, 100).catch(() => null);
+      expect(asked.vaults().map(({ isOpen }) => isOpen)).toEqual([true]);
+    },
+    { timeout: 60_000 },
+  );
 });

@@ -27,9 +27,7 @@ impl Address {
         };
         let (place, is_secure) = match address.strip_prefix(TLS_SCHEME) {
             Some(place) => (place, true),
-            None => {
-                (address.strip_prefix(SCHEME).ok_or_else(|| refused("another scheme"))?, false)
-            }
+            None => (address.strip_prefix(SCHEME).ok_or_else(|| refused("another scheme"))?, false),
         };
         if place.contains('@') {
             let reason = "user and password stand in [cluster] store_user and store_password, or in VALKEY_USERNAME and VALKEY_PASSWORD";

@@ -10,7 +10,8 @@ use tierkv_core::store::ItemStatus;
 
 use super::Valkey;
 use super::connection::{Connection, Reply, push_argument, push_command};
-use super::flushes::{NUMBER, redirect};
+use super::flushes::NUMBER;
+use super::lines::redirect;
 use super::spread::{Got, Part, Way, end_asking, push_for, spread};
 use crate::goal::{Goal, skip};
 use crate::store::{Call, made};
@@ -78,7 +79,7 @@ impl Valkey {
                 let got = match self.head(connection, call)? {
                     Head::Ended(got) => got,
                     Head::Reply(Reply::Int(count)) => Got::Value(Told::Is(count > 0)),
-                    Head::Reply(reply) => Got::Value(number(reply, connection, call)?),
+                    Head::Reply(reply) => Got::Value(number(&reply, connection, call)?),
                 };
                 done.push((index, got));
             }
@@ -117,7 +118,7 @@ impl Valkey {
                 let got = match self.head(connection, call)? {
                     Head::Ended(got) => got,
                     Head::Reply(Reply::Int(count)) => Got::Value(Told::Count(count)),
-                    Head::Reply(reply) => Got::Value(number(reply, connection, call)?),
+                    Head::Reply(reply) => Got::Value(number(&reply, connection, call)?),
                 };
                 done.push((index, got));
             }
@@ -176,7 +177,7 @@ impl Valkey {
                 let got = match self.head(connection, call)? {
                     Head::Ended(got) => got,
                     Head::Reply(reply) if index >= records => {
-                        Got::Value(number(reply, connection, call)?)
+                        Got::Value(number(&reply, connection, call)?)
                     }
                     Head::Reply(Reply::Bulk(bytes)) => {
                         let status = goal.receive(index, bytes, connection, call)?;
@@ -255,9 +256,9 @@ fn push_asked(out: &mut Vec<u8>, part: &Part, command: &[u8], key: &[u8], is_rec
 }
 
 /// Reads a short value that is a number.
-fn number(reply: Reply, connection: &mut Connection, call: &Call) -> Result<Told> {
+fn number(reply: &Reply, connection: &mut Connection, call: &Call) -> Result<Told> {
     let Reply::Bulk(bytes) = reply else { return Ok(Told::Number(None)) };
-    let value = connection.short(bytes, call)?;
+    let value = connection.short(*bytes, call)?;
     Ok(Told::Number(String::from_utf8_lossy(&value).parse().ok()))
 }
 

@@ -207,9 +207,14 @@ impl Connection {
 
     /// Receives at least one byte from the network.
     fn some(&self, buffer: &mut [u8], call: &Call) -> Result<usize> {
+        let begun = Instant::now();
         loop {
             // A server that sends a byte now and then must not hold a request beyond its end.
             call.tick()?;
+            if let Some(most) = call.silence().filter(|most| begun.elapsed() > *most) {
+                let text = format!("a node of Valkey sends no byte for {} ms", most.as_millis());
+                return Err(Error::lane_failed(text));
+            }
             match self.stream.read(buffer) {
                 Ok(0) => return Err(Error::lane_failed("Valkey closed the connection")),
                 Ok(count) => return Ok(count),

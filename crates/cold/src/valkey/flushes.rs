@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::io::IoSlice;
+use std::slice::from_ref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,10 +18,8 @@ use tierkv_core::limits::{
 };
 use tierkv_core::record::Hash;
 
-use super::connection::{Connection, Reply};
-use super::refusals::Refusals;
-use super::spread::{Exchange, Got, Way, end_asking, push_for, spread};
-use super::topology::Topology;
+use super::flush::{Entry, hex, unhex};
+use super::lines::Lines;
 use crate::store::{Call, Scope};
 
 /// Hash tags of the copies' keys; each lies in another third of the slots.
@@ -30,8 +28,10 @@ const TAGS: [&str; VALKEY_FLUSH_COPIES] = ["b", "c", "a"];
 const MOST: usize = VALKEY_FLUSH_COPIES / 2 + 1;
 /// Field with a copy's number, which rises with each change.
 pub const NUMBER: &[u8] = b"n";
+/// Field with the id and the entry that a copy begins with.
+const BEGIN: &[u8] = b"begin";
 
-/// What a request learnt of one copy.
+/// State of one copy, as a request learnt it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
     /// Its node did not answer, or refused with these words.
@@ -40,62 +40,6 @@ pub enum Seen {
     None,
     /// Its number.
     Number(u64),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    /// Wall clock of the flush in ms, but later than all flushes that its client knew.
-    at_ms: u64,
-    scope: Scope,
-}
-
-impl Entry {
-    fn is_everything(&self) -> bool {
-        self.scope == Scope::default()
-    }
-
-    fn text(&self) -> String {
-        let Scope { class, namespace, model, tenant } = &self.scope;
-        let namespace = namespace.map_or("-".to_owned(), |bytes| hex(&bytes));
-        let model = model.as_ref().map_or_else(String::new, |model| format!(" {model}"));
-        format!("{} {class} {tenant} {namespace}{model}", self.at_ms)
-    }
-
-    /// Reads an entry; what a later version adds counts as a flush of everything.
-    fn parse(text: &str) -> Self {
-        let whole = || Self { at_ms: u64::MAX, scope: Scope::default() };
-        let mut parts = text.splitn(5, ' ');
-        let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok());
-        let (Some(at_ms), Some(class), Some(tenant)) = (number(), number(), number()) else {
-            return whole();
-        };
-        let namespace = match parts.next() {
-            Some("-") => None,
-            Some(text) => match unhex(text) {
-                Some(bytes) => Some(bytes),
-                None => return whole(),
-            },
-            None => return whole(),
-        };
-        let Ok(class) = u8::try_from(class) else { return whole() };
-        let model = parts.next().map(str::to_owned);
-        Self { at_ms, scope: Scope { class, namespace, model, tenant } }
-    }
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Hash> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[derive(Default)]
@@ -134,7 +78,7 @@ impl Flushes {
         &self.copies
     }
 
-    /// What names of a tenant's records have from the flushes that concern them; `None` before the first contact.
+    /// Part of the names of a tenant's records that the flushes make; `None` before the first contact.
     pub fn cover(&self, namespace: &Hash, tenant: u64) -> Option<u64> {
         let state = self.state();
         let covers = |entry: &&Entry| state.covers(&entry.scope, self.class, namespace, tenant);
@@ -231,8 +175,8 @@ impl Flushes {
         self.read(&changed, valkey, call)?;
         let mut lacking = self.lacking(&absent);
         if self.state().entries.is_empty() {
-            // Nobody has begun the list, or all copies were lost: what lies there under older names stays out of reach.
-            self.add(&[(random(), Entry { at_ms: now_ms(), scope: Scope::default() })], &absent, valkey, call)?;
+            // The list was never begun, or all copies were lost: records under older names stay out of reach.
+            self.begin(&absent, valkey, call)?;
             self.read(&absent, valkey, call)?;
             lacking.clear();
         }
@@ -284,7 +228,7 @@ impl Flushes {
     ) -> Result<()> {
         let field = hex(namespace).into_bytes();
         let command = [b"HSET".to_vec(), self.models_key.clone(), field, model.into()];
-        let told = valkey.lists(&[self.models_key.clone()], &[vec![command.to_vec()]], call)?;
+        let told = valkey.lists(from_ref(&self.models_key), &[vec![command.to_vec()]], call)?;
         match told.first() {
             Some(Some(_)) => Ok(()),
             _ => Err(Error::lane_failed("no node took the model's name")),
@@ -294,7 +238,7 @@ impl Flushes {
     /// The models that clients have named, by namespace.
     fn models(&self, valkey: &Lines<'_>, call: &Call) -> Result<Vec<(Hash, String)>> {
         let command = vec![b"HGETALL".to_vec(), self.models_key.clone()];
-        let answers = valkey.lists(&[self.models_key.clone()], &[vec![command]], call)?;
+        let answers = valkey.lists(from_ref(&self.models_key), &[vec![command]], call)?;
         let fields: Vec<_> = answers.into_iter().flatten().flatten().collect();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let pairs = fields.chunks_exact(2);
@@ -310,6 +254,22 @@ impl Flushes {
             return Vec::new();
         }
         absent.iter().map(|copy| (*copy, all.clone())).collect()
+    }
+
+    /// Begins the list in copies that there are not. Of several clients at once one wins in each copy, and all read who it was.
+    fn begin(&self, copies: &[usize], valkey: &Lines<'_>, call: &Call) -> Result<()> {
+        let entry = Entry { at_ms: now_ms(), scope: Scope::default() };
+        let first = format!("{:016x} {}", random(), entry.text()).into_bytes();
+        let number = (random() >> 16).to_string().into_bytes();
+        let keys: Vec<_> = copies.iter().map(|copy| self.copies[*copy].clone()).collect();
+        let set = |key: &Vec<u8>, field: &[u8], value: &[u8]| {
+            vec![b"HSETNX".to_vec(), key.clone(), field.to_vec(), value.to_vec()]
+        };
+        let commands: Vec<_> = keys
+            .iter()
+            .map(|key| vec![set(key, BEGIN, &first), set(key, NUMBER, &number)])
+            .collect();
+        valkey.lists(&keys, &commands, call).map(drop)
     }
 
     /// Writes entries to copies; returns how many took them.
@@ -381,9 +341,13 @@ impl Flushes {
                 state.seen[copy] = text(1).parse().ok();
                 continue;
             }
-            let Ok(id) = u64::from_str_radix(&text(0), 16) else { continue };
+            let (id, entry) = match text(1).split_once(' ') {
+                Some((id, entry)) if pair[0] == BEGIN => (id.to_owned(), entry.to_owned()),
+                _ => (text(0), text(1)),
+            };
+            let Ok(id) = u64::from_str_radix(&id, 16) else { continue };
             ids.insert(id);
-            state.learn(id, Entry::parse(&text(1)));
+            state.learn(id, Entry::parse(&entry));
         }
         ids
     }
@@ -395,9 +359,8 @@ impl Flushes {
 
 impl State {
     fn covers(&self, scope: &Scope, class: u8, namespace: &Hash, tenant: u64) -> bool {
-        let is_of_model = |model: &String| {
-            self.models.get(namespace).is_none_or(|names| names.contains(model))
-        };
+        let is_of_model =
+            |model: &String| self.models.get(namespace).is_none_or(|names| names.contains(model));
         (scope.class == 0 || scope.class == class)
             && scope.namespace.is_none_or(|only| only == *namespace)
             && scope.model.as_ref().is_none_or(is_of_model)
@@ -407,7 +370,8 @@ impl State {
     fn learn(&mut self, id: u64, entry: Entry) {
         let whole = self.entries.iter().filter(|(_, entry)| entry.is_everything());
         let latest = whole.map(|(id, entry)| (entry.at_ms, *id)).max();
-        if self.entries.contains_key(&id) || latest.is_some_and(|latest| latest > (entry.at_ms, id)) {
+        if self.entries.contains_key(&id) || latest.is_some_and(|latest| latest > (entry.at_ms, id))
+        {
             return;
         }
         if self.is_begun {
@@ -441,113 +405,6 @@ fn random() -> u64 {
     RandomState::new().hash_one(now_ms())
 }
 
-/// The control path to Valkey: few commands, whose answers are short.
-pub struct Lines<'a> {
-    pub topology: &'a Topology,
-    pub refusals: &'a Refusals,
-}
-
-impl Lines<'_> {
-    /// Sends the commands of each key to its primary; the last answer of each as a list of values. `None` where one was refused, or
-    /// none came.
-    fn lists(
-        &self,
-        keys: &[Vec<u8>],
-        commands: &[Vec<Vec<Vec<u8>>>],
-        call: &Call,
-    ) -> Result<Vec<Option<Vec<Vec<u8>>>>> {
-        let exchange: Exchange<'_, Vec<Vec<u8>>> = &|connection, part, call, done| {
-            let mut out = Vec::new();
-            for index in &part.items {
-                for command in &commands[*index] {
-                    push_for(&mut out, part, &command.iter().map(Vec::as_slice).collect::<Vec<_>>());
-                }
-            }
-            connection.send(&mut [IoSlice::new(&out)], call)?;
-            for index in &part.items {
-                let mut last = None;
-                for _ in &commands[*index] {
-                    end_asking(connection, part, call)?;
-                    let got = self.list(connection, call)?;
-                    // A refusal stands for all commands of its key.
-                    if !matches!(last, Some(Got::Refused(_) | Got::Moved(_) | Got::Asked(_))) {
-                        last = Some(got);
-                    }
-                }
-                done.extend(last.map(|got| (*index, got)));
-            }
-            Ok(())
-        };
-        let way = Way {
-            topology: self.topology,
-            refusals: self.refusals,
-            connections: 1,
-            records: keys.len(),
-            is_read: false,
-            is_absent: &|_| false,
-        };
-        let outcomes = spread(&way, keys, call, exchange)?;
-        let refused = outcomes.iter().find_map(|got| match got {
-            Some(Got::Refused(text)) => Some(text.clone()),
-            _ => None,
-        });
-        let answers: Vec<_> = outcomes
-            .into_iter()
-            .map(|got| match got {
-                Some(Got::Value(value)) => Some(value),
-                _ => None,
-            })
-            .collect();
-        match refused.filter(|_| answers.iter().all(Option::is_none)) {
-            Some(text) => Err(Error::lane_failed(format!("{}{text}", super::connection::REFUSES))),
-            None => Ok(answers),
-        }
-    }
-
-    fn list(&self, connection: &mut Connection, call: &Call) -> Result<Got<Vec<Vec<u8>>>> {
-        let count = match connection.reply(call)? {
-            Reply::List(count) => count,
-            Reply::Refused(text) => return Ok(redirect(text, self)),
-            Reply::Bulk(bytes) => return Ok(Got::Value(vec![connection.short(bytes, call)?])),
-            Reply::Int(_) | Reply::Status | Reply::Nil => return Ok(Got::Value(Vec::new())),
-        };
-        let mut values = Vec::new();
-        for _ in 0..count {
-            match connection.reply(call)? {
-                Reply::Bulk(bytes) if values.len() < LIST_MAX => {
-                    values.push(connection.short(bytes, call)?);
-                }
-                other => {
-                    let text = format!("Valkey's list cannot be read: {other:?}");
-                    return Err(Error::lane_failed(text));
-                }
-            }
-        }
-        Ok(Got::Value(values))
-    }
-}
-
-/// Values of a list: fields and values of all flushes that two clients add at once, or names of models.
-const LIST_MAX: usize = 8 * VALKEY_FLUSHES_MAX;
-
-/// The outcome of a refused command: where to ask instead, or the refusal, counted.
-pub fn redirect<T>(text: String, lines: &Lines<'_>) -> Got<T> {
-    let mut words = text.split(' ');
-    match (words.next(), words.nth(1)) {
-        (Some("MOVED"), Some(address)) => {
-            lines.topology.is_stale();
-            Got::Moved(address.to_owned())
-        }
-        (Some("ASK"), Some(address)) => Got::Asked(address.to_owned()),
-        _ => {
-            if lines.refusals.note(&text) {
-                lines.topology.is_stale();
-            }
-            Got::Refused(text)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use redis::cluster_routing::Slot;
@@ -561,22 +418,6 @@ mod tests {
             let slots = (third * 5461)..(third + 1) * 5461;
             let is_in = slots.map(Slot::new).any(|slot| slot == Some(Slot::for_key(key)));
             assert!(is_in, "copy {third}");
-        }
-    }
-
-    #[test]
-    fn an_entry_is_read_as_it_was_written_and_a_strange_one_takes_everything() {
-        let scopes = [
-            Scope::default(),
-            Scope { class: 2, namespace: Some([0xAB; 32]), model: None, tenant: 77 },
-            Scope { class: 0, namespace: None, model: Some("a model of ours".into()), tenant: 0 },
-        ];
-        for scope in scopes {
-            let entry = Entry { at_ms: 1_700_000_000_000, scope };
-            assert_eq!(Entry::parse(&entry.text()), entry);
-        }
-        for text in ["", "x", "1 0 0", "1 0 0 zz", "1 900 0 -"] {
-            assert!(Entry::parse(text).is_everything(), "{text}");
         }
     }
 
@@ -600,14 +441,24 @@ mod tests {
             [0, 1, 2, 3].map(|at| before[at] != after[at])
         };
         let all = Scope::default();
-        assert_eq!(flush(Scope { namespace: Some(one), ..all.clone() }), [true, true, false, false]);
-        assert_eq!(flush(Scope { model: Some("m".into()), ..all.clone() }), [true, true, false, false]);
+        assert_eq!(
+            flush(Scope { namespace: Some(one), ..all.clone() }),
+            [true, true, false, false]
+        );
+        assert_eq!(
+            flush(Scope { model: Some("m".into()), ..all.clone() }),
+            [true, true, false, false]
+        );
         assert_eq!(flush(Scope { model: Some("n".into()), ..all.clone() }), [false; 4]);
         assert_eq!(flush(Scope { tenant: 5, ..all.clone() }), [false, true, false, true]);
         assert_eq!(flush(Scope { class: 2, ..all.clone() }), [false; 4]);
         assert_eq!(flush(Scope { class: 1, ..all.clone() }), [true; 4]);
         assert_eq!(flush(all), [true; 4]);
-        assert_eq!(flushes.state().entries.len(), 1, "what a flush of everything stands for is dropped");
+        assert_eq!(
+            flushes.state().entries.len(),
+            1,
+            "what a flush of everything stands for is dropped"
+        );
         assert_eq!(flushes.news(5).1.len(), 2);
         assert!(flushes.is_flushed_since(6, &one, 0) && !flushes.is_flushed_since(7, &one, 0));
     }

@@ -9,7 +9,7 @@ use crate::store::{Call, NodeFacts};
 /// Asks one node; where it does not say, the facts have the reason.
 pub fn facts_of(node: &Node, call: &Call) -> NodeFacts {
     let address = node.address.clone();
-    match ask(node, &call.part()) {
+    match ask(node, &call.part(None)) {
         Ok(text) => NodeFacts { address, ..parse(&text) },
         Err(error) => NodeFacts { address, trouble: error.text, ..NodeFacts::default() },
     }

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::lane::wire::Alive;
-use tierkv_core::limits::VALKEY_REDIRECTS_MAX;
+use tierkv_core::limits::{VALKEY_NODE_SILENT_MS, VALKEY_REDIRECTS_MAX};
 
 use super::connection::{Connection, push_command};
 use super::refusals::Refusals;
-use super::topology::{Node, Owner, Topology};
+use super::topology::{Node, Owned, Owner, Topology};
 use crate::store::Call;
 
 /// Outcome of one command.
@@ -58,84 +59,129 @@ pub fn spread<T: Send>(
     call: &Call,
     exchange: Exchange<'_, T>,
 ) -> Result<Vec<Option<Got<T>>>> {
-    let mut outcomes: Vec<Option<Got<T>>> = keys.iter().map(|_| None).collect();
     let owned = way.topology.owners_of(keys, call)?;
-    let choose = |(item, owner): (usize, &Option<Owner>)| {
+    let first = |(item, owner): (usize, &Option<Owner>)| {
         let may_read = way.is_read && item < way.records;
         owner.as_ref().and_then(|owner| first_of(owner, &keys[item], may_read))
     };
-    // Of one server, all is asked; a cluster goes on without nodes that did not answer lately.
-    let is_open = |node: &Arc<Node>| !owned.is_cluster || node.may_be_asked();
-    let chosen: Vec<_> = owned.owners.iter().enumerate().map(choose).collect();
-    let mut parts = cut(chosen.iter().cloned().enumerate(), way.connections, false);
-    let mut failure = None;
-    parts.retain(|part| {
-        let is_asked = is_open(&part.node);
-        if !is_asked {
-            let text = format!("{} did not answer lately", part.node.address);
-            failure.get_or_insert(Error::lane_failed(text));
-        }
-        is_asked
-    });
+    let chosen: Vec<_> = owned.owners.iter().enumerate().map(first).collect();
+    let outcomes = keys.iter().map(|_| None).collect();
+    let mut work = Spreading { way, owned, chosen, outcomes, failure: None };
+    let firsts = work.chosen.clone().into_iter().enumerate();
+    let mut parts = work.open(cut(firsts, way.connections, false));
     let mut is_second = false;
     for _ in 0..=VALKEY_REDIRECTS_MAX {
-        let mut redirected = Vec::new();
         // The rest of the time is for other nodes.
-        let bounded = if owned.is_cluster && !is_second { call.part() } else { call.clone() };
-        for (done, error) in run(&parts, owned.is_cluster, &bounded, exchange) {
+        let is_bounded = work.owned.is_cluster && !is_second;
+        let silence = way.is_read.then_some(Duration::from_millis(VALKEY_NODE_SILENT_MS));
+        let bounded = if is_bounded { call.part(silence) } else { call.clone() };
+        let redirected = work.run(&parts, &bounded, exchange);
+        parts = way.redirections(&redirected);
+        if !is_second && redirected.is_empty() {
+            is_second = true;
+            parts = work.second_tries();
+        }
+        if parts.is_empty() || work.is_cancelled() || call.tick().is_err() {
+            break;
+        }
+    }
+    work.end()
+}
+
+/// An item, the address that it is sent on to, and whether for this command alone.
+type Redirected = (usize, String, bool);
+
+/// A request while it is spread.
+struct Spreading<'a, T> {
+    way: &'a Way<'a, T>,
+    owned: Owned,
+    /// The node that each item was asked of first.
+    chosen: Vec<Option<Arc<Node>>>,
+    outcomes: Vec<Option<Got<T>>>,
+    failure: Option<Error>,
+}
+
+impl<T: Send> Spreading<'_, T> {
+    /// Leaves out parts for nodes that did not answer lately. Of one server all is asked; a cluster goes on without some.
+    fn open(&mut self, mut parts: Vec<Part>) -> Vec<Part> {
+        parts.retain(|part| {
+            let is_open = !self.owned.is_cluster || part.node.may_be_asked();
+            if !is_open {
+                let text = format!("{} did not answer lately", part.node.address);
+                self.failure.get_or_insert(Error::lane_failed(text));
+            }
+            is_open
+        });
+        parts
+    }
+
+    fn run(&mut self, parts: &[Part], call: &Call, exchange: Exchange<'_, T>) -> Vec<Redirected> {
+        let mut redirected = Vec::new();
+        for (done, error) in run(parts, self.owned.is_cluster, call, exchange) {
             for (index, got) in done {
                 match &got {
                     Got::Moved(address) => redirected.push((index, address.clone(), false)),
                     Got::Asked(address) => redirected.push((index, address.clone(), true)),
                     Got::Value(_) | Got::Refused(_) => {}
                 }
-                outcomes[index] = Some(got);
+                self.outcomes[index] = Some(got);
             }
-            failure = failure.or(error);
+            if let Some(error) = error {
+                self.failure.get_or_insert(error);
+            }
         }
-        if failure.as_ref().is_some_and(|error| error.code == Code::Cancelled) {
-            break;
+        redirected
+    }
+
+    /// Items that another node may have.
+    fn second_tries(&mut self) -> Vec<Part> {
+        let records = if self.way.is_read { self.way.records } else { 0 };
+        let other = |item: usize| {
+            let asked = self.chosen[item].as_ref();
+            let is_known = match &self.outcomes[item] {
+                // A primary that says so knows it.
+                Some(Got::Value(value)) => {
+                    !(self.way.is_absent)(value) || asked.is_none_or(|node| !node.is_replica)
+                }
+                _ => false,
+            };
+            if is_known { None } else { other_of(self.owned.owners[item].as_ref(), asked) }
+        };
+        let others: Vec<_> = (0..records).map(|item| (item, other(item))).collect();
+        self.open(cut(others.into_iter(), self.way.connections, false))
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.failure.as_ref().is_some_and(|error| error.code == Code::Cancelled)
+    }
+
+    /// The outcomes; the failure where no record has one.
+    fn end(self) -> Result<Vec<Option<Got<T>>>> {
+        let Self { way, outcomes, failure, .. } = self;
+        if let Some(error) = failure {
+            way.topology.is_stale();
+            way.refusals.note_error(&error);
+            let records = if way.records == 0 { &outcomes[..] } else { &outcomes[..way.records] };
+            if error.code == Code::Cancelled || records.iter().all(Option::is_none) {
+                return Err(error);
+            }
         }
-        parts = Vec::new();
-        if !is_second && redirected.is_empty() {
-            is_second = true;
-            let again = (0..if way.is_read { way.records } else { 0 }).map(|item| {
-                let other = match &outcomes[item] {
-                    Some(Got::Value(value)) if !(way.is_absent)(value) => None,
-                    // A primary that says so knows it.
-                    Some(Got::Value(_)) if chosen[item].as_ref().is_none_or(|on| !on.is_replica) => {
-                        None
-                    }
-                    _ => other_of(owned.owners[item].as_ref(), chosen[item].as_ref()),
-                };
-                (item, other)
-            });
-            parts = cut(again.collect::<Vec<_>>().into_iter(), way.connections, false);
-            parts.retain(|part| is_open(&part.node));
-        }
-        if redirected.is_empty() && parts.is_empty() {
-            break;
-        }
-        if call.tick().is_err() {
-            break;
-        }
+        Ok(outcomes)
+    }
+}
+
+impl<T> Way<'_, T> {
+    fn redirections(&self, redirected: &[Redirected]) -> Vec<Part> {
+        let mut parts = Vec::new();
         for asking in [false, true] {
             let to = redirected.iter().filter(|(.., asks)| *asks == asking);
             let nodes: Vec<_> = to
-                .map(|(index, address, _)| (*index, way.topology.node_at(address).ok()))
+                .map(|(index, address, _)| (*index, self.topology.node_at(address).ok()))
                 .collect();
-            parts.extend(cut(nodes.into_iter(), way.connections, asking));
+            parts.extend(cut(nodes.into_iter(), self.connections, asking));
         }
+        parts
     }
-    if let Some(error) = failure {
-        way.topology.is_stale();
-        way.refusals.note_error(&error);
-        let records = if way.records == 0 { &outcomes[..] } else { &outcomes[..way.records] };
-        if error.code == Code::Cancelled || records.iter().all(Option::is_none) {
-            return Err(error);
-        }
-    }
-    Ok(outcomes)
 }
 
 /// The node that an item is asked of first: reads go to the primary and its replicas alike.
@@ -151,7 +197,11 @@ fn first_of(owner: &Owner, key: &[u8], may_read: bool) -> Option<Arc<Node>> {
 /// Another node that may have an item: the primary, or a replica of it.
 fn other_of(owner: Option<&Owner>, asked: Option<&Arc<Node>>) -> Option<Arc<Node>> {
     let (owner, asked) = (owner?, asked?);
-    if asked.is_replica { Some(Arc::clone(&owner.primary)) } else { owner.replicas.first().cloned() }
+    if asked.is_replica {
+        Some(Arc::clone(&owner.primary))
+    } else {
+        owner.replicas.first().cloned()
+    }
 }
 
 /// Runs the parts side by side; each ends with what came and the error that ended it.

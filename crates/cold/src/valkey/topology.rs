@@ -9,7 +9,8 @@ use redis::cluster_routing::Slot;
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::lane::wire::Alive;
 use tierkv_core::limits::{
-    VALKEY_CONNECTIONS_MAX, VALKEY_NODE_PAUSE_MS, VALKEY_NODES_MAX, VALKEY_SLOTS_EVERY_MS,
+    VALKEY_CONNECTIONS_MAX, VALKEY_NODE_PAUSE_MS, VALKEY_NODE_SILENT_MS, VALKEY_NODES_MAX,
+    VALKEY_SLOTS_EVERY_MS,
 };
 
 use super::connection::{Connection, Login, host_of};
@@ -22,7 +23,7 @@ pub struct Node {
     pub is_replica: bool,
     login: Login,
     idle: Mutex<Vec<Connection>>,
-    /// It did not answer, and until then it is not asked.
+    /// End of a pause, after no answer came.
     paused: Mutex<Option<Instant>>,
 }
 
@@ -113,7 +114,7 @@ struct State {
 #[derive(Clone)]
 pub struct Owner {
     pub primary: Arc<Node>,
-    /// Those that may be read.
+    /// Replicas that may be read.
     pub replicas: Arc<[Arc<Node>]>,
 }
 
@@ -236,9 +237,13 @@ impl Topology {
         addresses.retain(|address| seen.insert(address.clone()));
         addresses.sort_by_key(|address| self.is_paused(address));
         let mut last = Error::lane_failed("no address of Valkey");
+        // One that is alone gets all the time.
+        let silence = Duration::from_millis(VALKEY_NODE_SILENT_MS);
+        let is_alone = addresses.len() == 1;
         for address in addresses {
             call.tick()?;
-            match self.ask_node(&address, &call.part()) {
+            let part = if is_alone { call.clone() } else { call.part(Some(silence)) };
+            match self.ask_node(&address, &part) {
                 Ok(owners) => {
                     let mut state = self.state();
                     state.owners = Some(owners.clone());

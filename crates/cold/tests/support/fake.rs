@@ -30,10 +30,13 @@ pub enum Fault {
     Babbles,
 }
 
+/// Fields and values in order.
+type Hash = Vec<(Vec<u8>, Vec<u8>)>;
+
 #[derive(Default)]
 struct State {
     values: HashMap<Vec<u8>, Vec<u8>>,
-    hashes: HashMap<Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>>,
+    hashes: HashMap<Vec<u8>, Hash>,
     open: Vec<TcpStream>,
 }
 
@@ -169,8 +172,9 @@ fn serve(
     }
 }
 
-fn of_hash(name: &str, hash: &mut Vec<(Vec<u8>, Vec<u8>)>, rest: &[Vec<u8>]) -> Vec<u8> {
-    let at = |hash: &[(Vec<u8>, Vec<u8>)], field: &[u8]| hash.iter().position(|(of, _)| of == field);
+fn of_hash(name: &str, hash: &mut Hash, rest: &[Vec<u8>]) -> Vec<u8> {
+    let at =
+        |hash: &[(Vec<u8>, Vec<u8>)], field: &[u8]| hash.iter().position(|(of, _)| of == field);
     let bulk = |value: &[u8]| [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat();
     match name {
         "HGET" => at(hash, &rest[0]).map_or(b"$-1\r\n".to_vec(), |at| bulk(&hash[at].1)),

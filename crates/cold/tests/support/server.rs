@@ -79,7 +79,8 @@ impl Server {
         let bus = free_port().to_string();
         let text = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
         let port_of = if more.contains(&"--tls-cert-file") { "--tls-port" } else { "--port" };
-        let mut arguments = text(&[port_of, &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        let mut arguments =
+            text(&[port_of, &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
         if port_of == "--tls-port" {
             arguments.extend(text(&["--port", "0"]));
         }
@@ -97,7 +98,9 @@ impl Server {
     pub fn restart(&mut self) {
         let mut command = Command::new(&self.program);
         self.child = command.args(&self.arguments).stdout(Stdio::null()).spawn().unwrap();
-        until("the server to listen again", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+        until("the server to listen again", || {
+            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        });
     }
 
     pub fn address(&self) -> String {

@@ -136,7 +136,8 @@ impl Client {
         let names = names.iter().map(|name| name_of(name)).collect::<Result<Vec<_>>>()?;
         let name = names.first().cloned().ok_or_else(|| unusable("serverName", &"none"))?;
         let provider = provider();
-        let trusted = Trusted::servers(certificates("caPem", ca_pem)?, names, Arc::clone(&provider))?;
+        let trusted =
+            Trusted::servers(certificates("caPem", ca_pem)?, names, Arc::clone(&provider))?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| unusable("TLS 1.3", &error))?

@@ -85,10 +85,7 @@ fn is_about_time(error: &TlsError) -> bool {
 
 fn is_about_name(error: &TlsError) -> bool {
     use CertificateError::{NotValidForName, NotValidForNameContext};
-    matches!(
-        error,
-        TlsError::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })
-    )
+    matches!(error, TlsError::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
 }
 
 fn roots(name: &str, certificates: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>> {
