@@ -9,7 +9,7 @@ import { showFidelity, showForm } from "./form.ts";
 
 /** Describes one request in a few lines. `text`: of its divergence; null: only places are known. */
 export function describe(account: Explained, text: DivergenceText | null = null): string[] {
-  const { startTokens, askedTokens, chosenTokens } = account;
+  const { startTokens, askedTokens } = account;
   const reason = reasonOf(account);
   const head = `${account.req} (plan ${account.plan}, ${new Date(account.at).toISOString()})`;
   const differs = differences(account, text);
@@ -17,11 +17,21 @@ export function describe(account: Explained, text: DivergenceText | null = null)
     const held = `${askedTokens} tokens, the engine held ${startTokens}`;
     return [head, `  not looked up: ${reasonText(reason)} (${held})`, ...differs];
   }
-  const upTo = chosenTokens === null ? "" : ` up to ${chosenTokens}`;
   const lines = rowsOf(account, reason).flatMap(([label, isShown, line]) =>
     isShown ? [labelled(label, line)] : [],
   );
-  return [head, `  ${account.choice}${upTo}: ${reasonText(reason)}`, ...lines, ...differs];
+  return [head, `  ${outcome(account)}: ${reasonText(reason)}`, ...lines, ...differs];
+}
+
+/** What was chosen; where a load brought less than that, both. */
+function outcome({ choice, chosenTokens, loadedTokens, end }: Explained): string {
+  if (chosenTokens === null) return choice;
+  const loaded = loadedTokens ?? 0;
+  const isShort =
+    choice === "loaded" && end !== null && end !== "complete" && loaded < chosenTokens;
+  return isShort
+    ? `to be loaded up to ${chosenTokens}, loaded up to ${loaded}`
+    : `${choice} up to ${chosenTokens}`;
 }
 
 const labelled = (label: string, text: string): string => `  ${`${label}:`.padEnd(8)} ${text}`;

@@ -53,6 +53,13 @@ test("an account in words names what was found, decided and missed", () => {
   expect(explained({ ...ACCOUNT, saved: -3 }).join("\n")).toContain("3.00 ms faster");
 });
 
+test("a load that brought less than was chosen is not called loaded", () => {
+  const cut = { ...ACCOUNT, end: "vault_down", placedTokens: 64, loadedTokens: 0 } as const;
+  const text = explained(cut).join("\n");
+  expect(text).toContain("to be loaded up to 160, loaded 0 tokens: the vault did not answer");
+  expect(text).not.toContain("  loaded up to 160");
+});
+
 test("a prompt that is longer than one look-up takes says how much was left out", () => {
   expect(explained(ACCOUNT).join("\n")).not.toContain("beyond");
   const text = explained({ ...ACCOUNT, beyondTokens: 64 }).join("\n");
