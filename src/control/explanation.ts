@@ -20,18 +20,18 @@ export function describe(account: Explained, text: DivergenceText | null = null)
   const lines = rowsOf(account, reason).flatMap(([label, isShown, line]) =>
     isShown ? [labelled(label, line)] : [],
   );
-  return [head, `  ${outcome(account)}: ${reasonText(reason)}`, ...lines, ...differs];
+  return [head, `  ${outcome(account, reason)}`, ...lines, ...differs];
 }
 
-/** What was chosen; where a load brought less than that, both. */
-function outcome({ choice, chosenTokens, loadedTokens, end }: Explained): string {
-  if (chosenTokens === null) return choice;
+/** What was chosen, and why; where a load brought less than was chosen, how much, and why no more. */
+function outcome(account: Explained, reason: string): string {
+  const { choice, startTokens, chosenTokens, loadedTokens, end } = account;
+  if (chosenTokens === null) return `${choice}: ${reasonText(reason)}`;
   const loaded = loadedTokens ?? 0;
-  const isShort =
-    choice === "loaded" && end !== null && end !== "complete" && loaded < chosenTokens;
-  return isShort
-    ? `to be loaded up to ${chosenTokens}, loaded up to ${loaded}`
-    : `${choice} up to ${chosenTokens}`;
+  const isWhole = end === null || end === "complete" || startTokens + loaded >= chosenTokens;
+  if (choice !== "loaded" || isWhole)
+    return `${choice} up to ${chosenTokens}: ${reasonText(reason)}`;
+  return `to be loaded up to ${chosenTokens}, loaded ${loaded} tokens: ${ENDS[end]}`;
 }
 
 const labelled = (label: string, text: string): string => `  ${`${label}:`.padEnd(8)} ${text}`;
