@@ -277,6 +277,13 @@ pub const LANE_SILENT_MS: u64 = 400;
 /// Idle time of TCP keepalive; the kernel finds a peer dead after about three times this.
 pub const LANE_KEEPALIVE_S: u64 = 20;
 
+/// Longest time in ms in which requests go on once the vault has closed one of the lanes: it closes all, and bytes that it sent on
+/// others may not have been read yet.
+pub const LANE_CLOSING_MS: u64 = 250;
+
+/// Pause in ms between looks at such requests.
+pub const LANE_CLOSING_POLL_MS: u64 = 2;
+
 /// Bytes received, checked and decoded at once; they must still be in the L2 cache.
 pub const LANE_STEP_BYTES: usize = 128 * KIB;
 

@@ -62,13 +62,15 @@ pub struct Reader {
     /// Deadline of the frame that has begun.
     until: Option<Instant>,
     scratch: Vec<u8>,
+    /// Whether the peer has closed the lane.
+    pub has_ended: bool,
 }
 
 impl Reader {
     /// Reads from `stream`.
     #[must_use]
     pub fn new(stream: Arc<dyn Stream>, stall: Duration) -> Self {
-        Self { stream, stall, until: None, scratch: Vec::new() }
+        Self { stream, stall, until: None, scratch: Vec::new(), has_ended: false }
     }
 
     /// Waits for the next frame, as long as `alive` allows; its body must then be read.
@@ -140,7 +142,10 @@ impl Reader {
                 return Err(Error::lane_failed(format!("a frame was not whole after {ms} ms")));
             }
             match self.stream.read(buffer) {
-                Ok(0) => return Err(Error::lane_failed("the peer closed the lane")),
+                Ok(0) => {
+                    self.has_ended = true;
+                    return Err(Error::lane_failed("the peer closed the lane"));
+                }
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => retry(&error, "receiving", alive)?,
             }

@@ -33,6 +33,8 @@ pub struct State {
     /// Records that the two sides read in each other's memory.
     pub lent: Lent,
     pub lanes: Vec<Arc<dyn Stream>>,
+    /// Lanes that the vault has closed.
+    pub closed_lanes: usize,
     pub rails: usize,
     /// Rails that ended the session.
     pub failed_rails: Vec<usize>,

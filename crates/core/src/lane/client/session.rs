@@ -17,7 +17,7 @@ use crate::lane::frame::{FAR_PACE_BYTES, Frame, Kind};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader};
 use crate::lent::Borrowed;
-use crate::limits::{LANE_REQUESTS_MAX, LANE_STEP_BYTES};
+use crate::limits::{LANE_CLOSING_MS, LANE_CLOSING_POLL_MS, LANE_REQUESTS_MAX, LANE_STEP_BYTES};
 
 /// All lanes to one vault; they end together.
 pub struct Session {
@@ -93,7 +93,13 @@ impl Session {
             let session = Arc::clone(self);
             let mut reader = Reader::new(stream, self.options.timing.stall);
             spawn("tierkv-lane-in", move || {
-                session.guarded(|| session.receive(lane, &mut reader));
+                session.guarded(|| {
+                    let ended = session.receive(lane, &mut reader);
+                    if reader.has_ended {
+                        session.wait_for_other_lanes();
+                    }
+                    ended
+                });
             })?;
         }
         Ok(())
@@ -227,6 +233,20 @@ impl Session {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.close(&error),
             Err(_) => self.close(&Error::lane_failed("a lane's thread panicked")),
+        }
+    }
+
+    /// Waits, once the vault has closed a lane, for what it sent before on others: a vault that stops closes all at once.
+    fn wait_for_other_lanes(&self) {
+        let until = Instant::now() + Duration::from_millis(LANE_CLOSING_MS);
+        self.state().closed_lanes += 1;
+        let goes_on = || {
+            let state = self.state();
+            let is_last = state.closed_lanes >= state.lanes.len();
+            state.closed.is_none() && !is_last && !state.requests.is_empty()
+        };
+        while goes_on() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(LANE_CLOSING_POLL_MS));
         }
     }
 
