@@ -23,7 +23,7 @@ export function describe(account: Explained, text: DivergenceText | null = null)
   return [head, `  ${outcome(account, reason)}`, ...lines, ...differs];
 }
 
-/** What was chosen, and why; where a load brought less than was chosen, how much, and why no more. */
+/** Returns the choice and its reason; where a load brought less than was chosen, how much it brought and why no more. */
 function outcome(account: Explained, reason: string): string {
   const { choice, startTokens, chosenTokens, loadedTokens, end } = account;
   if (chosenTokens === null) return `${choice}: ${reasonText(reason)}`;
