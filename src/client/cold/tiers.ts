@@ -1,6 +1,6 @@
 // Owns two places as one: a vault or Valkey that is asked first, and a bucket behind it for what the first one lacks.
 import { HASH_BYTES, hasBit, newBitmap, PACKED_KEY_BYTES, setBit } from "../../base/block.ts";
-import type { ItemStatus, RecordClass } from "../../base/block.ts";
+import type { ItemStatus } from "../../base/block.ts";
 import { ItemStatus as Status } from "../../base/block.ts";
 import { toTierkvError } from "../../base/errors.ts";
 import { TIER_COST_SMOOTHING, TIER_KEYS_MIN } from "../../base/limits/cold.ts";
@@ -8,6 +8,7 @@ import type { Logger } from "../../base/log.ts";
 import type { Goodput } from "../../base/native.ts";
 import { nowMs } from "../../base/time.ts";
 import type { FlushFeed } from "../flush-feed.ts";
+import { Forwarding } from "../forwarding.ts";
 import { OF_A_REQUEST } from "../source.ts";
 import type {
   BlockSource,
@@ -16,56 +17,17 @@ import type {
   FetchOptions,
   FetchWindow,
   Offer,
-  PeerState,
   Purpose,
   Refusal,
   Settled,
   StoreItem,
-  Tier,
 } from "../source.ts";
 
 /** The bucket as a source behind the first place, with its cost as measured here. */
-class Far implements BlockSource {
-  readonly #store: BlockStore;
+class Far extends Forwarding implements BlockSource {
   /** Milliseconds of a look-up, which is a request or a few, and of each record of a fetch beyond that. */
   #firstMs: number | null = null;
   #nextMs: number | null = null;
-
-  constructor(store: BlockStore) {
-    this.#store = store;
-  }
-
-  get tier(): Tier {
-    return this.#store.tier;
-  }
-
-  get name(): RecordClass {
-    return this.#store.name;
-  }
-
-  get address(): string {
-    return this.#store.address;
-  }
-
-  get state(): PeerState {
-    return this.#store.state;
-  }
-
-  get trouble(): string {
-    return this.#store.trouble;
-  }
-
-  get isDown(): boolean {
-    return this.#store.isDown;
-  }
-
-  get epoch(): number | null {
-    return this.#store.epoch;
-  }
-
-  get down(): Goodput {
-    return this.#store.down;
-  }
 
   /** null: nothing was fetched from there yet. */
   get cost(): Cost | null {
@@ -80,30 +42,20 @@ class Far implements BlockSource {
     purpose?: Purpose,
   ): Promise<readonly Offer[]> {
     const askedMs = nowMs();
-    const offers = await this.#store.find(namespace, keys, deadlineMs, purpose);
+    const offers = await this.inner.find(namespace, keys, deadlineMs, purpose);
     this.#firstMs = smoothed(this.#firstMs, nowMs() - askedMs);
     return offers;
   }
 
   async fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
     const askedMs = nowMs();
-    const settled = await this.#store.fetch(namespace, window, options);
+    const settled = await this.inner.fetch(namespace, window, options);
     const came = settled.statuses.reduce((sum, of) => sum + Number(of === Status.ACCEPTED), 0);
     if (came > 0) {
       const beyondMs = Math.max(0, nowMs() - askedMs - (this.#firstMs ?? 0));
       this.#nextMs = smoothed(this.#nextMs, beyondMs / came);
     }
     return settled;
-  }
-
-  report(
-    namespace: Buffer,
-    keys: Buffer,
-    reason: string,
-    deadlineMs: number,
-    tenant?: number,
-  ): Promise<ItemStatus[]> {
-    return this.#store.report(namespace, keys, reason, deadlineMs, tenant);
   }
 
   /** Does nothing: the tiers close the bucket. */
@@ -115,8 +67,7 @@ function smoothed(known: number | null, now: number): number {
 }
 
 /** All calls go to the first place; look-ups go on to the bucket with what is missing, and saves with what was new there. */
-export class Tiers implements BlockStore {
-  readonly #near: BlockStore;
+export class Tiers extends Forwarding<BlockStore> implements BlockStore {
   readonly #bucket: BlockStore;
   readonly #far: Far;
   readonly #logger: Logger;
@@ -130,7 +81,7 @@ export class Tiers implements BlockStore {
   readonly collect?: NonNullable<BlockStore["collect"]>;
 
   constructor(near: BlockStore, bucket: BlockStore, logger: Logger) {
-    this.#near = near;
+    super(near);
     this.#bucket = bucket;
     this.#far = new Far(bucket);
     this.#logger = logger;
@@ -146,58 +97,30 @@ export class Tiers implements BlockStore {
       Object.defineProperty(this, "lanes", { enumerable: true, get: () => near.lanes });
   }
 
-  get tier(): Tier {
-    return this.#near.tier;
-  }
-
-  get name(): RecordClass {
-    return this.#near.name;
-  }
-
-  get address(): string {
-    return this.#near.address;
-  }
-
-  get state(): PeerState {
-    return this.#near.state;
-  }
-
   /** The first place's, else the bucket's, which costs no restore from the first. */
-  get trouble(): string {
-    if (this.#near.trouble !== "" || this.#bucket.trouble === "") return this.#near.trouble;
+  override get trouble(): string {
+    if (this.inner.trouble !== "" || this.#bucket.trouble === "") return this.inner.trouble;
     return `${this.#bucket.address}: ${this.#bucket.trouble}`;
   }
 
-  get isDown(): boolean {
-    return this.#near.isDown;
-  }
-
-  get epoch(): number | null {
-    return this.#near.epoch;
-  }
-
-  get down(): Goodput {
-    return this.#near.down;
-  }
-
   get up(): Goodput {
-    return this.#near.up;
+    return this.inner.up;
   }
 
   get refusal(): Refusal | null {
-    return this.#near.refusal;
+    return this.inner.refusal;
   }
 
   get capacityBytes(): number | null {
-    return this.#near.capacityBytes;
+    return this.inner.capacityBytes;
   }
 
   get isDraining(): boolean {
-    return this.#near.isDraining;
+    return this.inner.isDraining;
   }
 
   get flushes(): FlushFeed {
-    return this.#near.flushes;
+    return this.inner.flushes;
   }
 
   /** Asks the first place, and the bucket for what is missing there; where the bucket does not answer, it has nothing. */
@@ -208,10 +131,10 @@ export class Tiers implements BlockStore {
     purpose: Purpose = OF_A_REQUEST,
   ): Promise<readonly Offer[]> {
     const untilMs = nowMs() + deadlineMs;
-    const offers = await this.#near.find(namespace, keys, deadlineMs, purpose);
+    const offers = await this.inner.find(namespace, keys, deadlineMs, purpose);
     // The first place's own archive comes before the bucket.
     const near = offers.map((offer) =>
-      offer.source === this.#near ? { ...offer, source: this } : offer,
+      offer.source === this.inner ? { ...offer, source: this } : offer,
     );
     const count = keys.length / PACKED_KEY_BYTES;
     const isHeld = (at: number): boolean => near.some((offer) => hasBit(offer.keys, at));
@@ -234,17 +157,7 @@ export class Tiers implements BlockStore {
   }
 
   fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
-    return this.#near.fetch(namespace, window, options);
-  }
-
-  report(
-    namespace: Buffer,
-    keys: Buffer,
-    reason: string,
-    deadlineMs: number,
-    tenant?: number,
-  ): Promise<ItemStatus[]> {
-    return this.#near.report(namespace, keys, reason, deadlineMs, tenant);
+    return this.inner.fetch(namespace, window, options);
   }
 
   /** Stores in the first place, and what was new there in the bucket, too; a failure of the bucket is the bucket's alone. */
@@ -257,7 +170,7 @@ export class Tiers implements BlockStore {
     trace?: Buffer | null,
   ): Promise<ItemStatus[]> {
     const untilMs = nowMs() + deadlineMs;
-    const statuses = await this.#near.store(namespace, items, deadlineMs, tenant, flushed, trace);
+    const statuses = await this.inner.store(namespace, items, deadlineMs, tenant, flushed, trace);
     const isNew = (at: number): boolean =>
       statuses[at] === Status.ACCEPTED || statuses[at] === Status.DURABLE;
     const fresh = items.filter((_item, at) => isNew(at));
@@ -273,14 +186,14 @@ export class Tiers implements BlockStore {
 
   /** Counts of both places, added up where they have the same name. */
   counts(): Readonly<Record<string, number>> {
-    const sums: Record<string, number> = { ...this.#near.counts?.() };
+    const sums: Record<string, number> = { ...this.inner.counts?.() };
     for (const [name, count] of Object.entries(this.#bucket.counts?.() ?? {}))
       sums[name] = (sums[name] ?? 0) + count;
     return sums;
   }
 
   close(): void {
-    this.#near.close();
+    this.inner.close();
     this.#bucket.close();
   }
 }
