@@ -211,6 +211,19 @@ fn f210_a_directory_restored_from_a_back_up_is_archived_again() {
 }
 
 #[test]
+fn an_archive_that_forbids_removals_gets_segments() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    archive.keeps_all.store(true, Ordering::Release);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..20);
+    vault.settle();
+    assert_eq!(vault.archive().failures, 0);
+    drop((vault, disk));
+    Vault::anew(&archive).assert_served(0..20);
+}
+
+#[test]
 fn f210_what_another_program_removed_from_the_archive_is_sent_again_or_forgotten() {
     let (disk, far) = (Folder::new(), Folder::new());
     let archive = Shaky::at(&far);

@@ -222,7 +222,7 @@ impl Archived {
             }
             match bytes {
                 Some(bytes) => set(&*self.options.archive, name, &bytes)?,
-                None => self.options.archive.remove(name)?,
+                None => forget(&*self.options.archive, name)?,
             }
             beside.insert(name, checksum);
         }
@@ -259,6 +259,14 @@ fn take_over(storage: &dyn Storage, options: &ArchiveOptions) -> io::Result<Stri
 
 fn belongs(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, text)
+}
+
+/// Removes a small object if there is one: an archive may forbid removals, and then has none.
+fn forget(archive: &dyn Archive, name: &str) -> io::Result<()> {
+    match archive.bytes(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        found => found.and_then(|_| archive.remove(name)),
+    }
 }
 
 /// Returns a small object; `None` when there is none.

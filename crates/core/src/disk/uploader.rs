@@ -63,14 +63,15 @@ fn compare(shared: &Inner, archive: &Archived) -> io::Result<()> {
         if listed.contains(segment.name.text().as_str()) {
             continue;
         }
+        // A thread that loads the segment sets its object's bytes, and an eviction leaves it to the archive.
+        let loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if segment.is_local.load(Ordering::Acquire) {
-            // A thread that loads the segment sets its object's bytes.
-            let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
             segment.set_object(Object::None);
             segment.object_bytes.store(0, Ordering::Release);
-        } else {
-            shared.drop_segment(&segment, &archive.counters.removed);
+            continue;
         }
+        drop(loading);
+        shared.drop_segment(&segment, &archive.counters.removed);
     }
     Ok(())
 }

@@ -16,6 +16,8 @@ pub struct Shaky {
     is_down: AtomicBool,
     /// Uploads of segments break in their middle.
     pub is_torn: AtomicBool,
+    /// Removals are forbidden, as a bucket's policy may have it.
+    pub keeps_all: AtomicBool,
     /// Milliseconds that each read takes.
     pub slow_ms: AtomicU64,
     reading: AtomicU64,
@@ -31,6 +33,7 @@ impl Shaky {
             inner,
             is_down: false.into(),
             is_torn: false.into(),
+            keeps_all: false.into(),
             slow_ms: 0.into(),
             reading: 0.into(),
             reading_most: 0.into(),
@@ -80,6 +83,9 @@ impl Archive for Shaky {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.answers()?;
+        if self.keeps_all.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         self.inner.remove(name)
     }
 }
