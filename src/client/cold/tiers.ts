@@ -209,7 +209,7 @@ function withRuns(keys: Buffer, missing: readonly number[]): number[] {
     for (let at = from - 1; at >= 0; at -= 1) {
       const key = keyOf(keys, at);
       if (!key.subarray(HASH_BYTES).equals(place)) continue;
-      // A run ends with a block whose hash ends with four zero bits.
+      // A run ends with a block whose hash ends with four zero bits (`END_BITS` in crates/cold/src/s3/runs.rs).
       if (asked.has(at) || ((key[HASH_BYTES - 1] ?? 0) & 0xf) === 0) break;
       asked.add(at);
     }
