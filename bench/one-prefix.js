@@ -20,8 +20,8 @@ const STORED = 8;
 const PREFIXES = { one: 1, eight: 8, n: 1 };
 const SHAPES = { one: "one prefix", eight: "8 prefixes", n: "n = 8" };
 const [ALONE, OFFLOADING] = ["vLLM alone", "vLLM's OffloadingConnector"];
-/** As it comes: it restores what is faster than computing. And made to restore whatever is held. */
-const [OURS, FORCED] = ["tierKV", 'tierKV, when = "always"'];
+/** As it comes on one machine: its own vault, and it restores what is faster than computing. Made to restore whatever is held. A vault behind TCP. */
+const [OURS, FORCED, OVER_TCP] = ["tierKV", 'tierKV, when = "always"', "tierKV, a vault over TCP"];
 const restoring = (when) => `[restore]\nwait_ms = 60000\nstall_ms = 30000\nwhen = "${when}"\n`;
 const BLOCKS = { on: "ratio", most: 1.1 };
 const STEPS = { on: "ratio", most: 1.05 };
@@ -43,6 +43,7 @@ export async function run({ isQuick, say }) {
     [OFFLOADING, { offloadBytes: Math.ceil(1.5 * held) }],
     [OURS, { vaultBytes: 2 * held, restore: restoring("faster") }],
     [FORCED, { vaultBytes: 2 * held, restore: restoring("always") }],
+    [OVER_TCP, { vaultBytes: 2 * held, restore: restoring("faster"), isOverTcp: true }],
   ]) {
     say(name);
     cells[name] = groupsOf(await measure({ ...work, kvBytes, ...options }));
@@ -52,15 +53,17 @@ export async function run({ isQuick, say }) {
     cells[ALONE][at],
     cells[OFFLOADING][at],
     cells[FORCED][at],
+    cells[OVER_TCP][at],
   ]);
   return {
-    figures: each.flatMap(([ours, alone, offloading, forced]) => [
+    figures: each.flatMap(([ours, alone, offloading, forced, overTcp]) => [
       ...countsOf(ours, alone, nameOf(ours)),
       ...timesOf(ours, alone, offloading),
       ...countsOf(forced, alone, `${nameOf(ours)}, always restored`),
+      ...countsOf(overTcp, alone, `${nameOf(ours)}, over TCP`),
     ]),
     notes: [
-      `prefixes of ${work.tokens} tokens, each request with 16 tokens of its own; a token computes for ${TOKEN_US} us, asleep; its blocks lie in the vault, or in the offloading's host memory, and the engine's own cache is empty`,
+      `prefixes of ${work.tokens} tokens, each request with 16 tokens of its own; a token computes for ${TOKEN_US} us, asleep; its blocks lie in this machine's own vault, in a vault behind TCP on the loopback, or in the offloading's host memory, and the engine's own cache is empty`,
       `blocks taken from the engine's pool, and steps that schedule tokens; first token: from adding all requests to each answer's first token; medians of ${work.rounds} rounds`,
       'tierKV restores where that answers first, and with [restore] when = "always" whatever is held; requests run as their prefixes arrive, so eight prefixes take more and smaller steps',
       ...each.map(summaryOf),
@@ -132,10 +135,10 @@ function summaryOf(group) {
   const across = (values) => values.map((value) => String(Math.round(value))).join(" / ");
   const all = (what) => across(group.map((each) => median(counts(each, what))));
   const ms = (share) => across(group.map((each) => median(firstMs(each, share))));
-  return `${nameOf(group[0])}, ${[OURS, ALONE, OFFLOADING, FORCED].join(" / ")}: blocks ${all("blocks")}, loads ${all("loads")}, steps ${all("steps")}, first token p50 ${ms(0.5)} ms, p99 ${ms(0.99)} ms`;
+  return `${nameOf(group[0])}, ${[OURS, ALONE, OFFLOADING, FORCED, OVER_TCP].join(" / ")}: blocks ${all("blocks")}, loads ${all("loads")}, steps ${all("steps")}, first token p50 ${ms(0.5)} ms, p99 ${ms(0.99)} ms`;
 }
 
-async function measure({ kvBytes, offloadBytes, vaultBytes, restore, ...work }) {
+async function measure({ kvBytes, offloadBytes, vaultBytes, restore, isOverTcp, ...work }) {
   const stand = new Stand();
   try {
     const { cores } = thisMachine();
@@ -149,7 +152,7 @@ async function measure({ kvBytes, offloadBytes, vaultBytes, restore, ...work }) 
       ...(offloadBytes === undefined ? {} : { "offload-bytes": offloadBytes }),
     };
     if (vaultBytes !== undefined) {
-      const address = await stand.vault(vaultBytes);
+      const address = await (isOverTcp ? stand.vault(vaultBytes) : stand.ownVault(vaultBytes));
       const options = { arenaBytes: 1.5 * GIB, codec: "auto", restore };
       flags.socket = (await stand.sidecar(address, options)).socket;
     }

@@ -2,7 +2,7 @@
 
 export function quantile(samples, share) {
   const ordered = [...samples].sort((a, b) => a - b);
-  return ordered[Math.min(ordered.length - 1, Math.floor(share * ordered.length))] ?? Number.NaN;
+  return ordered[Math.max(0, Math.ceil(share * ordered.length) - 1)] ?? Number.NaN;
 }
 
 export function median(samples) {
