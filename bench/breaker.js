@@ -5,7 +5,7 @@ import { createServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RESTORE_STALL_MS_DEFAULT } from "../dist/base/limits/general.js";
 import { createLogger } from "../dist/base/log.js";
-import { VaultClient } from "../dist/client/vault-client.js";
+import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { digest } from "./lib/blocks.js";
 import { figure } from "./lib/figures.js";
 import { TIERKV } from "./lib/paths.js";

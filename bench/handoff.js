@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { createLogger } from "../dist/base/log.js";
-import { SharedVault } from "../dist/client/shared-vault.js";
+import { SharedVault } from "../dist/client/region/shared-vault.js";
 import { SidecarLink } from "../dist/control/sidecar-link.js";
 import { chain, digest, noise } from "./lib/blocks.js";
 import { figure, interleaved, timed } from "./lib/figures.js";

@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { connect } from "node:net";
 import { countBits } from "../dist/base/block.js";
 import { createLogger } from "../dist/base/log.js";
-import { VaultClient } from "../dist/client/vault-client.js";
+import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { SidecarLink } from "../dist/control/sidecar-link.js";
 import { ALGORITHMS } from "../dist/gateway/hashes/forms.js";
 import { encodeFrame, FrameDecoder } from "../dist/sidecar/socket/frames.js";

@@ -1,6 +1,6 @@
 // Owns the figure of memory over time: growth of a sidecar and a vault while gigabytes pass through both.
 import { createLogger } from "../dist/base/log.js";
-import { VaultClient } from "../dist/client/vault-client.js";
+import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { SidecarLink } from "../dist/control/sidecar-link.js";
 import { chain, digest } from "./lib/blocks.js";
 import { describe, figure, median } from "./lib/figures.js";

@@ -3,8 +3,8 @@ import { rmSync } from "node:fs";
 import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../dist/base/limits/general.js";
 import { createLogger } from "../dist/base/log.js";
 import { BENCH_PAGE_BYTES, BenchSet } from "../dist/cli/bench/bench-set.js";
-import { SharedVault } from "../dist/client/shared-vault.js";
-import { VaultClient } from "../dist/client/vault-client.js";
+import { SharedVault } from "../dist/client/region/shared-vault.js";
+import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { chooseCodecs } from "../dist/sidecar/save/codecs.js";
 import {
   describe,

@@ -1,6 +1,6 @@
 // Owns the figures of a real sidecar: engine pages in the arena to a vault and back, beside raw TCP and memcpy.
 import { createLogger } from "../dist/base/log.js";
-import { VaultClient } from "../dist/client/vault-client.js";
+import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { SidecarLink } from "../dist/control/sidecar-link.js";
 import { chain, digest, noise } from "./lib/blocks.js";
 import { figure, gigabytesPerSecond, interleaved, perGigabyte, timed } from "./lib/figures.js";

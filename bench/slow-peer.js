@@ -4,7 +4,7 @@ import { connect, createServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { createLogger } from "../dist/base/log.js";
 import { BenchSet } from "../dist/cli/bench/bench-set.js";
-import { VaultClient } from "../dist/client/vault-client.js";
+import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { describe, quantile, timed } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
 

@@ -8,7 +8,7 @@ import { createLogger } from "../dist/base/log.js";
 import { registerGeometry } from "../dist/base/native.js";
 import { becomes } from "../dist/base/time.js";
 import { ColdStore } from "../dist/client/cold/cold-store.js";
-import { VaultClient } from "../dist/client/vault-client.js";
+import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { digest, records, storeAll } from "./lib/blocks.js";
 import { describe, figure, quantile } from "./lib/figures.js";
 import { at } from "./lib/paths.js";

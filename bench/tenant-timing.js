@@ -1,7 +1,7 @@
 // Owns the figure of timing leaks between tenants: whether look-up times reveal another tenant's prompts.
 import { countBits, packKeys } from "../dist/base/block.js";
 import { createLogger } from "../dist/base/log.js";
-import { VaultClient } from "../dist/client/vault-client.js";
+import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { chain, digest, records, storeAll } from "./lib/blocks.js";
 import { auc, describe } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

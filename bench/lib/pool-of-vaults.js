@@ -1,7 +1,7 @@
 // Owns a pool of vaults behind separate links with a sidecar in front, and the measuring of its rates and capacity.
 import { countBits, packKeys } from "../../dist/base/block.js";
 import { createLogger } from "../../dist/base/log.js";
-import { VaultClient } from "../../dist/client/vault-client.js";
+import { VaultClient } from "../../dist/client/vault/vault-client.js";
 import { SidecarLink } from "../../dist/control/sidecar-link.js";
 import { chain, digest, noise } from "./blocks.js";
 import { describe, interleaved, timed } from "./figures.js";

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../../dist/base/limits/general.js";
 import { createLogger } from "../../dist/base/log.js";
 import { BenchSet } from "../../dist/cli/bench/bench-set.js";
-import { VaultClient } from "../../dist/client/vault-client.js";
+import { VaultClient } from "../../dist/client/vault/vault-client.js";
 import { killAll, networks, oneNetwork } from "./rails-cables.js";
 
 /**

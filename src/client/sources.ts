@@ -36,7 +36,7 @@ const SOURCES: readonly SourceKind[] = [
   {
     scheme: "shm:",
     async open({ address, name, config, logger, size }) {
-      const { SharedVault } = await import("./shared-vault.ts");
+      const { SharedVault } = await import("./region/shared-vault.ts");
       const { coherence, host, group } = config.cluster;
       return await SharedVault.open({ address, name, coherence, host, group, logger, ...size });
     },

@@ -17,7 +17,7 @@ import {
 import { mayDo } from "../base/roles.ts";
 import { strangeSocket } from "../base/socket-file.ts";
 import { nowMs, wallClockMs } from "../base/time.ts";
-import type { VaultClientOptions } from "../client/connection.ts";
+import type { VaultClientOptions } from "../client/vault/connection.ts";
 import type { Config } from "../config/config.ts";
 import {
   openSecurity,

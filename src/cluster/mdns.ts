@@ -14,7 +14,7 @@ import { DISCOVER_ASK_MS, DISCOVER_MS, DISCOVER_VAULTS_MAX } from "../base/limit
 import type { Logger } from "../base/log.ts";
 import { printable } from "../base/printable.ts";
 import { sleep } from "../base/time.ts";
-import { fingerprintOf } from "../client/certificate.ts";
+import { fingerprintOf } from "../client/vault/certificate.ts";
 import type { Config } from "../config/config.ts";
 import { isJoined, joinedFiles } from "./credentials.ts";
 import { isEverywhere } from "./targets.ts";

@@ -5,13 +5,13 @@ import { isSecureStore, isVaultAddress, sharedPath, storeKind } from "../base/ho
 import { HELLO_TIMEOUT_MS } from "../base/limits/general.ts";
 import { createLogger, silent } from "../base/log.ts";
 import type { Logger } from "../base/log.ts";
-import { askOnce } from "../client/ask.ts";
 import { ColdStore } from "../client/cold/cold-store.ts";
 import { storeSettings } from "../client/cold/settings.ts";
-import { SharedVault } from "../client/shared-vault.ts";
-import { VaultClient } from "../client/vault-client.ts";
+import { SharedVault } from "../client/region/shared-vault.ts";
 import type { Vault } from "../client/vault.ts";
-import type { Waker } from "../client/wake.ts";
+import { askOnce } from "../client/vault/ask.ts";
+import { VaultClient } from "../client/vault/vault-client.ts";
+import type { Waker } from "../client/vault/wake.ts";
 import type { Config } from "../config/config.ts";
 import { accessTo, securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";

@@ -11,7 +11,7 @@ import {
   REACH_HELLO_MS,
 } from "../base/limits/tools.ts";
 import { becomes } from "../base/time.ts";
-import type { LanesState } from "../client/lane-phase.ts";
+import type { LanesState } from "../client/vault/lane-phase.ts";
 
 export type Verdict = "refused" | "no answer" | "not joined" | "no TLS" | "not a vault";
 

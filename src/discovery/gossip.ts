@@ -15,8 +15,8 @@ import {
 import type { Logger } from "../base/log.ts";
 import { isAbsent, readPrivate, writePrivate } from "../base/private-file.ts";
 import { jitterMs, nowMs, sleep } from "../base/time.ts";
-import { askOnce } from "../client/ask.ts";
-import { certificateAt, fingerprintOf, pemOf } from "../client/certificate.ts";
+import { askOnce } from "../client/vault/ask.ts";
+import { certificateAt, fingerprintOf, pemOf } from "../client/vault/certificate.ts";
 import type { GossipReply, GossipRequest, SignedEntry } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";

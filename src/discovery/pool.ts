@@ -4,7 +4,7 @@ import { HELLO_TIMEOUT_MS, WATCH_TIMEOUT_MS } from "../base/limits/general.ts";
 import { LISTING_PAUSE_MS } from "../base/limits/pool.ts";
 import type { Logger } from "../base/log.ts";
 import { jitterMs, sleep } from "../base/time.ts";
-import { askOnce } from "../client/ask.ts";
+import { askOnce } from "../client/vault/ask.ts";
 import type { PoolReply } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";

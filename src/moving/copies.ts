@@ -4,7 +4,7 @@ import { toTierkvError } from "../base/errors.ts";
 import { STORE_TIMEOUT_MS } from "../base/limits/general.ts";
 import { outboxDrop, outboxReserve } from "../base/native.ts";
 import { UNCOUNTED } from "../client/source.ts";
-import type { VaultClient } from "../client/vault-client.ts";
+import type { VaultClient } from "../client/vault/vault-client.ts";
 import type { Row } from "./rows.ts";
 
 /** Outcomes of a batch's records. */

@@ -10,7 +10,7 @@ import {
   DRAIN_SETTLE_MS,
 } from "../base/limits/pool.ts";
 import { becomes, nowMs, sleep } from "../base/time.ts";
-import type { SessionName, VaultClient } from "../client/vault-client.ts";
+import type { SessionName, VaultClient } from "../client/vault/vault-client.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
 import { absentAt, collected, Outcomes, store } from "./copies.ts";
 import { Anchors, hashOf, learnFrom, pagesOf, UNKNOWN } from "./rows.ts";

@@ -3,7 +3,7 @@ import { HASH_BYTES, PACKED_KEY_BYTES } from "../base/block.ts";
 import { STORE_TIMEOUT_MS } from "../base/limits/general.ts";
 import { DRAIN_RECORDS_MAX, RUN_BLOCKS } from "../base/limits/pool.ts";
 import { outboxPosition } from "../base/native.ts";
-import type { SessionName, VaultClient } from "../client/vault-client.ts";
+import type { SessionName, VaultClient } from "../client/vault/vault-client.ts";
 
 /** One listed record. */
 export interface Row {

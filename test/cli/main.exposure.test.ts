@@ -3,7 +3,7 @@ import { readdirSync, readFileSync, readlinkSync, statSync, writeFileSync } from
 import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
 import { isLocal } from "../../src/base/hosts.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
+import { VaultClient } from "../../src/client/vault/vault-client.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import { Program, runInside } from "../support/command-line.ts";
 import { testDirectory } from "../support/sidecars.ts";

@@ -1,7 +1,7 @@
 // Owns the conformance of every place that blocks come from: a vault over lanes, the machine's own vault, and a shared region.
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import type { VaultClient } from "../../src/client/vault-client.ts";
+import type { VaultClient } from "../../src/client/vault/vault-client.ts";
 import { damageAll, openShared, regionAddress } from "../support/regions.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { describeStore } from "../support/source-suite.ts";

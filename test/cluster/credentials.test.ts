@@ -6,7 +6,7 @@ import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test } from "vitest";
 import { createLogger } from "../../src/base/log.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
+import { VaultClient } from "../../src/client/vault/vault-client.ts";
 import {
   accessTo,
   joinedFiles,

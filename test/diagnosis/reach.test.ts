@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { createServer as createTls } from "node:tls";
 import { expect, test } from "vitest";
 import { nowMs } from "../../src/base/time.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
+import { VaultClient } from "../../src/client/vault/vault-client.ts";
 import { laneTrouble, sayHello } from "../../src/diagnosis/reach.ts";
 import { certificate } from "../support/closed-vaults.ts";
 import { runProgram } from "../support/command-line.ts";

@@ -2,7 +2,7 @@
 import { readdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { askOnce } from "../../src/client/ask.ts";
+import { askOnce } from "../../src/client/vault/ask.ts";
 import type { GossipRequest, SignedEntry } from "../../src/wire/messages.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { runInside } from "../support/command-line.ts";

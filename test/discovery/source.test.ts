@@ -3,7 +3,7 @@ import { describe, expect, test, vi } from "vitest";
 import type { Running } from "../../src/base/lifecycle.ts";
 import type * as Limits from "../../src/base/limits/pool.ts";
 import { LISTING_PAUSE_MS } from "../../src/base/limits/pool.ts";
-import { askOnce } from "../../src/client/ask.ts";
+import { askOnce } from "../../src/client/vault/ask.ts";
 import { addressesOf } from "../../src/discovery/dns.ts";
 import { PoolKey } from "../../src/discovery/entry.ts";
 import { EtcdSource, register, vaultAt } from "../../src/discovery/etcd.ts";

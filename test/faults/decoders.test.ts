@@ -4,7 +4,7 @@ import { encode } from "@msgpack/msgpack";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import type { ErrorCode } from "../../src/base/errors.ts";
-import { checkHello } from "../../src/client/hello.ts";
+import { checkHello } from "../../src/client/vault/hello.ts";
 import { FrameDecoder } from "../../src/sidecar/socket/frames.ts";
 import { parseMessage } from "../../src/sidecar/socket/messages.ts";
 import { checkKeys } from "../../src/vault/state/checks.ts";

@@ -27,11 +27,11 @@ export const FAULTS: readonly FaultRow[] = [
     "F1",
     "vault killed, idle or while it reads or writes",
     "reads become misses within the deadline, writes are dropped and counted, no request fails",
-    [PROCESSES, ENGINE, "test/engine/test_deaths.py", "test/client/vault-client.test.ts"],
+    [PROCESSES, ENGINE, "test/engine/test_deaths.py", "test/client/vault/vault-client.test.ts"],
   ),
   row("F2", "vault restarts with its memory lost", "a new epoch; misses only", [
     PROCESSES,
-    "test/client/vault-client.test.ts",
+    "test/client/vault/vault-client.test.ts",
   ]),
   row(
     "F3",
@@ -43,7 +43,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F4",
     "slow vault (ten times the latency, a trickle)",
     "deadlines hold, and nobody else waits",
-    [NETWORK, "test/client/lanes.test.ts"],
+    [NETWORK, "test/client/vault/lanes.test.ts"],
   ),
   row("F5", "network partition, also one way", "as F1; found again when it has healed", [NETWORK]),
   row(
@@ -234,8 +234,8 @@ export const FAULTS: readonly FaultRow[] = [
     `${SHIM}test_saves.py`,
   ]),
   row("F33", "all vaults down: a storm of retries", "calls fail at once until a probe succeeds", [
-    "test/client/retries.test.ts",
-    "test/client/vault-client.test.ts",
+    "test/client/vault/retries.test.ts",
+    "test/client/vault/vault-client.test.ts",
     PEERS,
   ]),
   row(

@@ -3,7 +3,7 @@ import { toNamespace } from "../../src/base/block.ts";
 import { newSidecarCounters } from "../../src/base/metrics.ts";
 import type { ArenaId } from "../../src/base/native.ts";
 import { outboxPut } from "../../src/base/native.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
+import type { VaultClient } from "../../src/client/vault/vault-client.ts";
 import type { EncodePool } from "../../src/codec/pool.ts";
 import type { OutboxRecord } from "../../src/codec/record.ts";
 import { CodecChoice } from "../../src/sidecar/save/codec-choice.ts";

@@ -1,7 +1,7 @@
 // Owns a scene for pool tests: vault processes, a sidecar with redundancy, an engine, and a prompt on all vaults.
 import { expect } from "vitest";
 import { armFailpoints } from "../../src/base/failpoint.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
+import type { VaultClient } from "../../src/client/vault/vault-client.ts";
 import { expectNoLeak, saveAll } from "./scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "./shim-client.ts";
 import type { Block, PlanView } from "./shim-client.ts";

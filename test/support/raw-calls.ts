@@ -2,7 +2,7 @@
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { MADE_NOW, PROTOCOL_MAX, PROTOCOL_MIN } from "../../src/base/limits/general.ts";
-import { VaultChannel } from "../../src/client/channel.ts";
+import { VaultChannel } from "../../src/client/vault/channel.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { crc32c } from "./native.ts";
 import { NAMESPACE } from "./records.ts";

@@ -5,7 +5,7 @@ import { MADE_NOW } from "../../src/base/limits/general.ts";
 import type { GeometryId } from "../../src/base/native.ts";
 import { dropGeometry, outboxPut } from "../../src/base/native.ts";
 import { sleep } from "../../src/base/time.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
+import { VaultClient } from "../../src/client/vault/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
 import { parseRecordHeader, readSlot } from "./native.ts";
 import { headerOf } from "./records.ts";

@@ -2,8 +2,8 @@
 import { closeSync, openSync, readFileSync, readSync, rmSync, writeSync } from "node:fs";
 import type { RecordClass } from "../../src/base/block.ts";
 import { randomId } from "../../src/base/time.ts";
-import { SharedVault } from "../../src/client/shared-vault.ts";
-import type { SharedVaultOptions } from "../../src/client/shared-vault.ts";
+import { SharedVault } from "../../src/client/region/shared-vault.ts";
+import type { SharedVaultOptions } from "../../src/client/region/shared-vault.ts";
 import { closeAfterTest, logger, MIB } from "./vaults.ts";
 
 export const REGION_BYTES: number = 32 * MIB;

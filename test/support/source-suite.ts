@@ -2,9 +2,9 @@
 import { describe, expect, test } from "vitest";
 import { hasBit, ItemStatus, keyAt, keyCount, newBitmap, setBit } from "../../src/base/block.ts";
 import { KEYS_MAX } from "../../src/base/limits/general.ts";
-import { offered } from "../../src/client/found.ts";
 import { UNCOUNTED } from "../../src/client/source.ts";
 import type { BlockStore } from "../../src/client/source.ts";
+import { offered } from "../../src/client/vault/found.ts";
 import { Pages } from "./lanes.ts";
 import { NAMESPACE, noise, OTHER_NAMESPACE } from "./records.ts";
 import { SOON_MS, until } from "./vaults.ts";

@@ -7,7 +7,7 @@ import { connectionTo } from "../../src/base/hosts.ts";
 import { CALL_TIMEOUT_MS } from "../../src/base/limits/general.ts";
 import type { Logger } from "../../src/base/log.ts";
 import { becomes, sleep } from "../../src/base/time.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
+import { VaultClient } from "../../src/client/vault/vault-client.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { OwnRecords } from "./own-records.ts";
 import type { OwnCall, OwnRecord } from "./own-records.ts";

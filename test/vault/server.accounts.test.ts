@@ -2,7 +2,7 @@
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { hasBit } from "../../src/base/block.ts";
-import { askOnce } from "../../src/client/ask.ts";
+import { askOnce } from "../../src/client/vault/ask.ts";
 import type { VaultDisk } from "../../src/vault/server.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { countBits } from "../../src/base/block.ts";
-import { offered } from "../../src/client/found.ts";
+import { offered } from "../../src/client/vault/found.ts";
 import { ArchivedVault, bytesOf, losesDiskAndServes, someRecords } from "../support/archives.ts";
 import { runProgram } from "../support/command-line.ts";
 import { keysOf, NAMESPACE } from "../support/records.ts";

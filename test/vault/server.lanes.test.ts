@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { LANES_DEFAULT } from "../../src/base/limits/general.ts";
 import { Goodput, lanesClose, lanesOpen } from "../../src/base/native.ts";
 import type { Role } from "../../src/base/roles.ts";
-import { VaultChannel } from "../../src/client/channel.ts";
+import { VaultChannel } from "../../src/client/vault/channel.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { vaultService } from "../../src/wire/service.ts";

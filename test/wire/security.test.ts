@@ -3,7 +3,7 @@ import type { AddressInfo } from "node:net";
 import { createServer } from "node:tls";
 import { expect, test } from "vitest";
 import type { CertifiedKey } from "../../src/base/native.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
+import { VaultClient } from "../../src/client/vault/vault-client.ts";
 import { VAULT_SERVER_NAME } from "../../src/wire/security.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { certificate, openClosedVault, TOKENS } from "../support/closed-vaults.ts";

@@ -13,8 +13,8 @@ import {
 import { silent } from "../../base/log.ts";
 import type { LaneRail } from "../../base/native.ts";
 import { nowMs, randomToken } from "../../base/time.ts";
-import { VaultClient } from "../../client/vault-client.ts";
 import { isRemote } from "../../client/vault.ts";
+import { VaultClient } from "../../client/vault/vault-client.ts";
 import { securityFor } from "../../cluster/credentials.ts";
 import type { VaultTarget } from "../../cluster/targets.ts";
 import { linkTo } from "../../cluster/vault-link.ts";

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { TierkvError } from "../../base/errors.ts";
 import { ownInterfaces } from "../../base/interfaces.ts";
 import { writePrivate } from "../../base/private-file.ts";
-import { fingerprintOf } from "../../client/certificate.ts";
+import { fingerprintOf } from "../../client/vault/certificate.ts";
 import { isEverywhere } from "../../cluster/targets.ts";
 import { isClosed } from "../../cluster/vault-access.ts";
 import type { Address, VaultConfig } from "../../config/config.ts";

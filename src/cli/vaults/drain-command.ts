@@ -4,7 +4,7 @@ import type { RecordClass } from "../../base/block.ts";
 import { TierkvError } from "../../base/errors.ts";
 import { CALL_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { showBytes } from "../../base/text.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { VaultClient } from "../../client/vault/vault-client.ts";
 import { allTargets, targetAt } from "../../cluster/sources.ts";
 import { clientOf, helloAll, placesOf } from "../../cluster/vault-link.ts";
 import { loadRecordKeys } from "../../config/conditions.ts";

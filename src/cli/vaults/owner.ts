@@ -1,6 +1,6 @@
 // Owns an owner's calls to the vault of the same machine: its configuration and its best token.
 import { STATUS_TIMEOUT_MS } from "../../base/limits/general.ts";
-import { askOnce } from "../../client/ask.ts";
+import { askOnce } from "../../client/vault/ask.ts";
 import { ownVault } from "../../cluster/credentials.ts";
 import { reachable } from "../../cluster/targets.ts";
 import type { Config } from "../../config/config.ts";

@@ -4,7 +4,7 @@ import { hasBit } from "../../base/block.ts";
 import { KEYS_MAX, STORE_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { outboxDrop, outboxPut } from "../../base/native.ts";
 import { UNCOUNTED } from "../../client/source.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
+import type { VaultClient } from "../../client/vault/vault-client.ts";
 import { absentAt, keysOf, Outcomes, store } from "../../moving/copies.ts";
 import { Anchors, hashOf, rowsOf } from "../../moving/rows.ts";
 import type { Row } from "../../moving/rows.ts";

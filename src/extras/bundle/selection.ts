@@ -5,7 +5,7 @@ import { TierkvError } from "../../base/errors.ts";
 import { STORE_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { DRAIN_RECORDS_MAX } from "../../base/limits/pool.ts";
 import { BUNDLE_LAYER_BYTES, BUNDLE_LAYER_RECORDS } from "../../base/limits/tools.ts";
-import type { SessionName, VaultClient } from "../../client/vault-client.ts";
+import type { SessionName, VaultClient } from "../../client/vault/vault-client.ts";
 import { collected } from "../../moving/copies.ts";
 import { hashOf, learnFrom, pagesOf, UNKNOWN } from "../../moving/rows.ts";
 import type { Row } from "../../moving/rows.ts";

@@ -8,7 +8,7 @@ import { HELLO_TIMEOUT_MS } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import { UNCOUNTED } from "../../client/source.ts";
 import type { Vault } from "../../client/vault.ts";
-import { Waker } from "../../client/wake.ts";
+import { Waker } from "../../client/vault/wake.ts";
 import { membersOf } from "../../cluster/sources.ts";
 import { vaultTargets } from "../../cluster/targets.ts";
 import { linkTo } from "../../cluster/vault-link.ts";

@@ -130,7 +130,7 @@ async function connected(
   logger: Logger,
   counters: SidecarCounters,
 ): Promise<Required<Pick<SidecarOptions, "vaults" | "members">>> {
-  const { Waker } = await import("../../client/wake.ts");
+  const { Waker } = await import("../../client/vault/wake.ts");
   const { membersOf } = await import("../../cluster/sources.ts");
   const { openSource } = await import("../../client/sources.ts");
   const { lastingClient } = await import("../../cluster/vault-link.ts");

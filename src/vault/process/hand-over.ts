@@ -8,7 +8,7 @@ import { HELLO_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { YIELD_GIVE_BYTES_PER_S, YIELD_GIVE_MS, YIELD_HELLO_MS } from "../../base/limits/user.ts";
 import type { Logger } from "../../base/log.ts";
 import { sleep } from "../../base/time.ts";
-import { VaultClient } from "../../client/vault-client.ts";
+import { VaultClient } from "../../client/vault/vault-client.ts";
 import type { Config } from "../../config/config.ts";
 import type { Gossip } from "../../discovery/gossip.ts";
 import { Drain } from "../../moving/drain.ts";

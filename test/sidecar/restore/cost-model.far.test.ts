@@ -2,10 +2,10 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { hasBit, keyCount, newBitmap, setBit } from "../../../src/base/block.ts";
-import { Archive } from "../../../src/client/archive.ts";
-import { joinOffers, offered, offersOf } from "../../../src/client/found.ts";
+import { Archive } from "../../../src/client/archive/archive.ts";
 import { NO_COST } from "../../../src/client/source.ts";
 import type { BlockSource, Cost, Offer } from "../../../src/client/source.ts";
+import { joinOffers, offered, offersOf } from "../../../src/client/vault/found.ts";
 import { TestClient } from "../../support/record-client.ts";
 import type { Scene } from "../../support/scene.ts";
 import { expectNoLeak, saveAll } from "../../support/scene.ts";

@@ -6,7 +6,7 @@ import { TierkvError } from "../../../src/base/errors.ts";
 import { blockKey } from "../../../src/base/key-text.ts";
 import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import { sleep } from "../../../src/base/time.ts";
-import { Archive } from "../../../src/client/archive.ts";
+import { Archive } from "../../../src/client/archive/archive.ts";
 import type { BlockStore, FetchOptions } from "../../../src/client/source.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";
 import { Link } from "../../../src/cost/link.ts";

@@ -2,7 +2,7 @@
 import { createHash } from "node:crypto";
 import { expect, test, vi } from "vitest";
 import { packKeys } from "../../../src/base/block.ts";
-import { VaultClient } from "../../../src/client/vault-client.ts";
+import { VaultClient } from "../../../src/client/vault/vault-client.ts";
 import { damageAll, openShared, regionAddress } from "../../support/regions.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import type { Scene } from "../../support/scene.ts";

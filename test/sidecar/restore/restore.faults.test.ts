@@ -2,7 +2,7 @@
 import { describe, expect, test, vi } from "vitest";
 import { countBits, packKeys } from "../../../src/base/block.ts";
 import type * as Limits from "../../../src/base/limits/general.ts";
-import { VaultClient } from "../../../src/client/vault-client.ts";
+import { VaultClient } from "../../../src/client/vault/vault-client.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import { corruptStored } from "../../support/sidecars.ts";

@@ -5,7 +5,7 @@ import { TierkvError } from "../../../src/base/errors.ts";
 import { STORES_IN_FLIGHT_MAX } from "../../../src/base/limits/general.ts";
 import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import type { SidecarCounters } from "../../../src/base/metrics.ts";
-import type { VaultClient } from "../../../src/client/vault-client.ts";
+import type { VaultClient } from "../../../src/client/vault/vault-client.ts";
 import type { OutboxRecord } from "../../../src/codec/record.ts";
 import type { OutgoingRecord } from "../../../src/sidecar/save/store-queue.ts";
 import { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";

@@ -1,7 +1,7 @@
 // Owns the proof that every cause has its own answer: each is caused at a real sidecar, and `explain` tells them apart.
 import { afterAll, describe, expect, test, vi } from "vitest";
 import { TierkvError } from "../../../src/base/errors.ts";
-import { VaultClient } from "../../../src/client/vault-client.ts";
+import { VaultClient } from "../../../src/client/vault/vault-client.ts";
 import { describe as explained } from "../../../src/control/explanation.ts";
 import {
   REASONS,

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { packKeys } from "../../../src/base/block.ts";
 import type * as Limits from "../../../src/base/limits/general.ts";
-import { VaultClient } from "../../../src/client/vault-client.ts";
+import { VaultClient } from "../../../src/client/vault/vault-client.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import type { Saving, Scene } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";

@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { expect, test, vi } from "vitest";
 import { HASH_BYTES } from "../../../src/base/block.ts";
 import { VIEW_KEPT_MS, VIEWS_KEPT_MAX } from "../../../src/base/limits/pool.ts";
-import type { VaultClient } from "../../../src/client/vault-client.ts";
+import type { VaultClient } from "../../../src/client/vault/vault-client.ts";
 import { NO_VAULT } from "../../../src/pool/placement.ts";
 import { Pool } from "../../../src/sidecar/vaults/pools.ts";
 import type { Places } from "../../../src/sidecar/vaults/pools.ts";

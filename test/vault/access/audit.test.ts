@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import { expect, test, vi } from "vitest";
 import type * as Limits from "../../../src/base/limits/access.ts";
 import { AUDIT_FILES_KEPT, AUDIT_LINES_PER_S_MAX } from "../../../src/base/limits/access.ts";
-import { VaultChannel } from "../../../src/client/channel.ts";
+import { VaultChannel } from "../../../src/client/vault/channel.ts";
 import { AuditLog, AuditWatch } from "../../../src/vault/access/audit.ts";
 import { vaultService } from "../../../src/wire/service.ts";
 import {

@@ -2,7 +2,7 @@
 import { createHash, randomBytes, X509Certificate } from "node:crypto";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { VaultClient } from "../../../src/client/vault-client.ts";
+import { VaultClient } from "../../../src/client/vault/vault-client.ts";
 import { PoolKey } from "../../../src/discovery/entry.ts";
 import { Gossip } from "../../../src/discovery/gossip.ts";
 import { vaultService } from "../../../src/wire/service.ts";

@@ -2,7 +2,7 @@
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { NAME_BYTES_MAX } from "../../../src/base/limits/general.ts";
-import { askOnce } from "../../../src/client/ask.ts";
+import { askOnce } from "../../../src/client/vault/ask.ts";
 import { FlushLog } from "../../../src/vault/flushes/flush-log.ts";
 import { vaultService } from "../../../src/wire/service.ts";
 import { NAMESPACE } from "../../support/records.ts";

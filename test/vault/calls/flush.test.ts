@@ -8,7 +8,7 @@ import type * as Limits from "../../../src/base/limits/general.ts";
 import { FLUSH_NAMESPACES_TOLD_MAX, FLUSHES_KEPT_MAX } from "../../../src/base/limits/general.ts";
 import type * as Native from "../../../src/base/native.ts";
 import type { FlushedScope } from "../../../src/client/flush-feed.ts";
-import type { VaultClient } from "../../../src/client/vault-client.ts";
+import type { VaultClient } from "../../../src/client/vault/vault-client.ts";
 import { FlushLog } from "../../../src/vault/flushes/flush-log.ts";
 import { Pages } from "../../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE, OTHER_NAMESPACE } from "../../support/records.ts";

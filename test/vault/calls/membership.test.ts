@@ -1,8 +1,8 @@
 // Owns the proof of joining and revoking at a running vault: a machine's connections end with its credential, and no others.
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { VaultChannel } from "../../../src/client/channel.ts";
-import type { VaultClient } from "../../../src/client/vault-client.ts";
+import { VaultChannel } from "../../../src/client/vault/channel.ts";
+import type { VaultClient } from "../../../src/client/vault/vault-client.ts";
 import { vaultService } from "../../../src/wire/service.ts";
 import { openClosedVault, shown, TOKENS } from "../../support/closed-vaults.ts";
 import type { ClosedVault } from "../../support/closed-vaults.ts";

@@ -1,5 +1,5 @@
 // Owns the source behind a vault that only its archive has: the same calls to the vault, which then reads the archive.
-import { Forwarding } from "./forwarding.ts";
+import { Forwarding } from "../forwarding.ts";
 import type {
   BlockSource,
   Cost,
@@ -8,7 +8,7 @@ import type {
   Offer,
   Purpose,
   Settled,
-} from "./source.ts";
+} from "../source.ts";
 
 export class Archive extends Forwarding implements BlockSource {
   /** As the vault last reported it. */

@@ -1,10 +1,10 @@
 // Owns the proof that a closed channel lets earlier calls finish.
 import { setImmediate as turn } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { VaultChannel } from "../../src/client/channel.ts";
-import { vaultService } from "../../src/wire/service.ts";
-import { freePort } from "../support/etcd.ts";
-import { closeAfterTest, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { VaultChannel } from "../../../src/client/vault/channel.ts";
+import { vaultService } from "../../../src/wire/service.ts";
+import { freePort } from "../../support/etcd.ts";
+import { closeAfterTest, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 test("a call that the vault has not read yet is answered after its channel was closed", async () => {
   const vault = await openVault();

@@ -3,16 +3,23 @@ import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
 import { describe, expect, test } from "vitest";
-import { ItemStatus } from "../../src/base/block.ts";
-import { splitAddress } from "../../src/base/hosts.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
-import { Weather, openByteProxy } from "../faults/lib/byte-proxy.ts";
-import { freePort } from "../support/etcd.ts";
-import { openFakeVault } from "../support/fake-vault.ts";
-import { lanePeer, onlyLookups, Pages } from "../support/lanes.ts";
-import { NAMESPACE, noise } from "../support/records.ts";
-import { closeAfterTest, MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
-import type { TestVault } from "../support/vaults.ts";
+import { ItemStatus } from "../../../src/base/block.ts";
+import { splitAddress } from "../../../src/base/hosts.ts";
+import type { VaultClient } from "../../../src/client/vault/vault-client.ts";
+import { Weather, openByteProxy } from "../../faults/lib/byte-proxy.ts";
+import { freePort } from "../../support/etcd.ts";
+import { openFakeVault } from "../../support/fake-vault.ts";
+import { lanePeer, onlyLookups, Pages } from "../../support/lanes.ts";
+import { NAMESPACE, noise } from "../../support/records.ts";
+import {
+  closeAfterTest,
+  MIB,
+  openClient,
+  openVault,
+  SOON_MS,
+  until,
+} from "../../support/vaults.ts";
+import type { TestVault } from "../../support/vaults.ts";
 
 const { ACCEPTED } = ItemStatus;
 const BLOCKS = 16;

@@ -6,11 +6,11 @@ import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setImmediate as turn } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { createLogger } from "../../src/base/log.ts";
-import { runInside, runProgram } from "../support/command-line.ts";
-import { openShared, pathOf, regionAddress } from "../support/regions.ts";
-import { testDirectory } from "../support/sidecars.ts";
-import { closeAfterTest, SOON_MS, until } from "../support/vaults.ts";
+import { createLogger } from "../../../src/base/log.ts";
+import { runInside, runProgram } from "../../support/command-line.ts";
+import { openShared, pathOf, regionAddress } from "../../support/regions.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+import { closeAfterTest, SOON_MS, until } from "../../support/vaults.ts";
 
 /** Script that takes the last member's place and a region's lock, the word in the page behind its superblock, and keeps both. */
 const HOLDER = `

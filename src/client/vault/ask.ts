@@ -1,7 +1,7 @@
 // Owns a single call to a vault on its own connection, for commands that ask once.
 import type { MethodDefinition } from "@grpc/grpc-js";
-import type { ChannelSecurity } from "../wire/security.ts";
-import { fromGrpcError } from "../wire/status.ts";
+import type { ChannelSecurity } from "../../wire/security.ts";
+import { fromGrpcError } from "../../wire/status.ts";
 import { VaultChannel } from "./channel.ts";
 
 export interface Asked {

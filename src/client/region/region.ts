@@ -1,12 +1,12 @@
 // Owns the requests to one shared region, and its opening.
-import type { RecordClass } from "../base/block.ts";
-import { TierkvError, toTierkvError } from "../base/errors.ts";
-import type { Coherence } from "../base/hosts.ts";
-import type { RegionId } from "../base/native.ts";
-import { shmCancel, shmClose, shmLookupNow, shmOpen, shmProgress } from "../base/native.ts";
-import type { FlushedScope, FlushNews } from "../wire/messages.ts";
-import { Requests } from "./requests.ts";
-import type { Outcome, RunOptions } from "./requests.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import type { Coherence } from "../../base/hosts.ts";
+import type { RegionId } from "../../base/native.ts";
+import { shmCancel, shmClose, shmLookupNow, shmOpen, shmProgress } from "../../base/native.ts";
+import type { FlushedScope, FlushNews } from "../../wire/messages.ts";
+import { Requests } from "../requests.ts";
+import type { Outcome, RunOptions } from "../requests.ts";
 
 export interface RegionRunOptions extends RunOptions {
   /** Returns the outcome at once, where no wait is needed. */

@@ -1,27 +1,27 @@
 // Owns the connection to one vault: channel, hello after each connect, breaker, and the frame around every call.
-import type { RecordClass } from "../base/block.ts";
-import type { CancelSignal } from "../base/cancellation.ts";
-import type { ErrorCode } from "../base/errors.ts";
-import { TierkvError } from "../base/errors.ts";
+import type { RecordClass } from "../../base/block.ts";
+import type { CancelSignal } from "../../base/cancellation.ts";
+import type { ErrorCode } from "../../base/errors.ts";
+import { TierkvError } from "../../base/errors.ts";
 import {
   BREAKER_LATE_MS,
   CLIENT_CALLS_MAX,
   HELLO_TIMEOUT_MS,
   LANES_DEFAULT,
-} from "../base/limits/general.ts";
-import type { Logger } from "../base/log.ts";
-import { Goodput } from "../base/native.ts";
-import type { LaneRail } from "../base/native.ts";
-import type { HelloReply } from "../wire/messages.ts";
-import type { ChannelSecurity } from "../wire/security.ts";
-import { vaultService } from "../wire/service.ts";
-import { fromGrpcError } from "../wire/status.ts";
-import type { CallContext } from "../wire/status.ts";
+} from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import { Goodput } from "../../base/native.ts";
+import type { LaneRail } from "../../base/native.ts";
+import type { HelloReply } from "../../wire/messages.ts";
+import type { ChannelSecurity } from "../../wire/security.ts";
+import { vaultService } from "../../wire/service.ts";
+import { fromGrpcError } from "../../wire/status.ts";
+import type { CallContext } from "../../wire/status.ts";
+import { Breaker } from "../breaker.ts";
+import type { VaultState } from "../breaker.ts";
+import { FlushFeed } from "../flush-feed.ts";
 import { Attempt } from "./attempt.ts";
-import { Breaker } from "./breaker.ts";
-import type { VaultState } from "./breaker.ts";
 import { VaultChannel } from "./channel.ts";
-import { FlushFeed } from "./flush-feed.ts";
 import { checkHello, helloRequest, isAt } from "./hello.ts";
 import { laneTls } from "./lane-options.ts";
 import { Lanes } from "./lanes.ts";

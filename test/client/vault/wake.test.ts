@@ -2,8 +2,8 @@
 import { createSocket } from "node:dgram";
 import type { Socket } from "node:dgram";
 import { expect, test } from "vitest";
-import { Waker } from "../../src/client/wake.ts";
-import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
+import { Waker } from "../../../src/client/vault/wake.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
 import {
   closeAfterTest,
   logger,
@@ -11,7 +11,7 @@ import {
   openVault,
   SOON_MS,
   until,
-} from "../support/vaults.ts";
+} from "../../support/vaults.ts";
 
 const MAC = "001122aabbcc";
 const SLEEPERS = [{ host: "127.0.0.1", mac: MAC }];

@@ -1,14 +1,14 @@
 // Owns the proof of a vault of this user on this machine that dies: no page of a record that it did not bring whole, no wrong record after it.
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { ItemStatus } from "../../src/base/block.ts";
-import { sleep } from "../../src/base/time.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
-import { Pages } from "../support/lanes.ts";
-import { NAMESPACE, noise } from "../support/records.ts";
-import { testDirectory } from "../support/sidecars.ts";
-import { startOwnVault } from "../support/vault-process.ts";
-import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { ItemStatus } from "../../../src/base/block.ts";
+import { sleep } from "../../../src/base/time.ts";
+import type { VaultClient } from "../../../src/client/vault/vault-client.ts";
+import { Pages } from "../../support/lanes.ts";
+import { NAMESPACE, noise } from "../../support/records.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+import { startOwnVault } from "../../support/vault-process.ts";
+import { MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 const { ACCEPTED, DURABLE } = ItemStatus;
 const COUNT = 48;

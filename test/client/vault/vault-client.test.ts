@@ -1,13 +1,13 @@
 // Owns the tests of the vault client against dead, silent, restarted, foreign and lying vaults.
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
-import { CLIENT_CALLS_MAX } from "../../src/base/limits/general.ts";
-import { VaultClient } from "../../src/client/vault-client.ts";
-import { openFakeVault } from "../support/fake-vault.ts";
-import { Pages } from "../support/lanes.ts";
-import { keysOf, makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";
-import { openRelay, openSilentPeer } from "../support/tcp-relay.ts";
-import { logger, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { CLIENT_CALLS_MAX } from "../../../src/base/limits/general.ts";
+import { VaultClient } from "../../../src/client/vault/vault-client.ts";
+import { openFakeVault } from "../../support/fake-vault.ts";
+import { Pages } from "../../support/lanes.ts";
+import { keysOf, makeRecord, makeRecords, NAMESPACE } from "../../support/records.ts";
+import { openRelay, openSilentPeer } from "../../support/tcp-relay.ts";
+import { logger, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 const KEY = makeRecord(0).key;
 

@@ -1,7 +1,7 @@
 // Owns the options of a client's lanes: rails, trust and callbacks.
-import type { Logger } from "../base/log.ts";
-import type { Goodput, LaneClientTls, LaneRail } from "../base/native.ts";
-import type { ChannelSecurity } from "../wire/security.ts";
+import type { Logger } from "../../base/log.ts";
+import type { Goodput, LaneClientTls, LaneRail } from "../../base/native.ts";
+import type { ChannelSecurity } from "../../wire/security.ts";
 import type { Retries } from "./retries.ts";
 
 export interface LanesOptions {

@@ -1,11 +1,11 @@
 // Owns one gRPC channel to a vault: calls as promises, each with a deadline and a signal.
 import { Client, connectivityState } from "@grpc/grpc-js";
 import type { ClientUnaryCall, MethodDefinition } from "@grpc/grpc-js";
-import { wallClockMs } from "../base/time.ts";
-import { targetFrom } from "../wire/from-address.ts";
-import { channelOptions } from "../wire/options.ts";
-import { callMetadata, channelCredentials, securityOptions } from "../wire/security.ts";
-import type { ChannelSecurity } from "../wire/security.ts";
+import { wallClockMs } from "../../base/time.ts";
+import { targetFrom } from "../../wire/from-address.ts";
+import { channelOptions } from "../../wire/options.ts";
+import { callMetadata, channelCredentials, securityOptions } from "../../wire/security.ts";
+import type { ChannelSecurity } from "../../wire/security.ts";
 
 export interface CallOptions {
   timeoutMs: number;

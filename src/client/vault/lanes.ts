@@ -1,5 +1,5 @@
 // Owns one client's lanes to its vault: opened after a hello, one promise per request, reopened after a break.
-import { TierkvError, toTierkvError } from "../base/errors.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import {
   LANES_AGAIN_MS,
   LANES_BACK_MS,
@@ -10,7 +10,7 @@ import {
   MADE_NOW,
   RAIL_HOLD_MS,
   RAIL_JOIN_MS,
-} from "../base/limits/general.ts";
+} from "../../base/limits/general.ts";
 import {
   lanesCancel,
   lanesClose,
@@ -24,17 +24,17 @@ import {
   lanesProgress,
   lanesStore,
   lanesTake,
-} from "../base/native.ts";
-import type { LaneRail, LanesId } from "../base/native.ts";
-import { clearAlarm, jitterMs, nowMs, setAlarm, sleep } from "../base/time.ts";
-import type { HelloReply } from "../wire/messages.ts";
+} from "../../base/native.ts";
+import type { LaneRail, LanesId } from "../../base/native.ts";
+import { clearAlarm, jitterMs, nowMs, setAlarm, sleep } from "../../base/time.ts";
+import type { HelloReply } from "../../wire/messages.ts";
+import type { FetchWindow, Purpose } from "../source.ts";
 import type { Attempt } from "./attempt.ts";
 import type { LanesOptions } from "./lane-options.ts";
 import { idOf, reasonOf, stateOf } from "./lane-phase.ts";
 import type { Down, LanesState, Phase, Rejoin } from "./lane-phase.ts";
 import { settledOf } from "./lane-requests.ts";
 import type { LanesSettled, Outcome, Probed } from "./lane-requests.ts";
-import type { FetchWindow, Purpose } from "./source.ts";
 
 const NOTHING = Buffer.alloc(0);
 

@@ -1,7 +1,7 @@
 // Owns a vault's answer to a look-up over lanes, as offers: of the vault itself, and of its archive.
-import type { Archive } from "./archive.ts";
-import { NO_COST } from "./source.ts";
-import type { BlockSource, Cost, Offer } from "./source.ts";
+import type { Archive } from "../archive/archive.ts";
+import { NO_COST } from "../source.ts";
+import type { BlockSource, Cost, Offer } from "../source.ts";
 
 /** Reads one answer, whose length the native side has checked: a bitmap, or two and the archive's pace. */
 export function offersOf(

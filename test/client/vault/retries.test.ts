@@ -3,22 +3,22 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
 import { afterEach, expect, test, vi } from "vitest";
-import { isTierkvError } from "../../src/base/errors.ts";
+import { isTierkvError } from "../../../src/base/errors.ts";
 import {
   BREAKER_FAILURES,
   RETRY_TOKENS_MAX,
   RETRY_TOKENS_PER_ANSWER,
   RETRY_TOKENS_PER_S,
-} from "../../src/base/limits/general.ts";
-import type * as Limits from "../../src/base/limits/general.ts";
-import { Retries } from "../../src/client/retries.ts";
-import { openFakeVault } from "../support/fake-vault.ts";
-import { lanePeer } from "../support/lanes.ts";
-import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
-import { closeAfterTest, openClient, SOON_MS, until } from "../support/vaults.ts";
+} from "../../../src/base/limits/general.ts";
+import type * as Limits from "../../../src/base/limits/general.ts";
+import { Retries } from "../../../src/client/vault/retries.ts";
+import { openFakeVault } from "../../support/fake-vault.ts";
+import { lanePeer } from "../../support/lanes.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
+import { closeAfterTest, openClient, SOON_MS, until } from "../../support/vaults.ts";
 
 // Probes are off, because a vault that is down must stay so.
-vi.mock("../../src/base/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   PROBE_MIN_MS: 3_600_000,
   PROBE_MAX_MS: 3_600_001,

@@ -1,11 +1,11 @@
 // Owns the proof that a returning vault counts as holding its disk's records, or nothing.
 import { expect, test } from "vitest";
-import { splitAddress } from "../../src/base/hosts.ts";
-import { createLogger } from "../../src/base/log.ts";
-import { TestClient } from "../support/record-client.ts";
-import { makeRecords, NAMESPACE } from "../support/records.ts";
-import { testDirectory } from "../support/sidecars.ts";
-import { closeAfterTest, MIB, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { splitAddress } from "../../../src/base/hosts.ts";
+import { createLogger } from "../../../src/base/log.ts";
+import { TestClient } from "../../support/record-client.ts";
+import { makeRecords, NAMESPACE } from "../../support/records.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+import { closeAfterTest, MIB, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 test.each([
   ["a disk", true],

@@ -1,5 +1,5 @@
 // Owns the phases of one client's lanes, with the facts known in each.
-import type { LaneRail, LanesId } from "../base/native.ts";
+import type { LaneRail, LanesId } from "../../base/native.ts";
 
 /** none: not tried yet, or not wanted · opening · up · broken: tried again later. */
 export type LanesState = "none" | "opening" | "up" | "broken";

@@ -3,8 +3,8 @@ import {
   RETRY_TOKENS_MAX,
   RETRY_TOKENS_PER_ANSWER,
   RETRY_TOKENS_PER_S,
-} from "../base/limits/general.ts";
-import { nowMs } from "../base/time.ts";
+} from "../../base/limits/general.ts";
+import { nowMs } from "../../base/time.ts";
 
 /** The bucket is full at first. A second try takes a token; answers and time return them. */
 export class Retries {

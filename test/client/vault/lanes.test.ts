@@ -1,11 +1,11 @@
 // Owns the proof of a client's lanes: no record enters JavaScript, broken requests go on over new lanes, none hangs.
 import { describe, expect, test } from "vitest";
-import { ItemStatus } from "../../src/base/block.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
-import { openFakeVault } from "../support/fake-vault.ts";
-import { openFront, lanePeer, onlyLookups, Pages } from "../support/lanes.ts";
-import { noise, NAMESPACE } from "../support/records.ts";
-import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { ItemStatus } from "../../../src/base/block.ts";
+import type { VaultClient } from "../../../src/client/vault/vault-client.ts";
+import { openFakeVault } from "../../support/fake-vault.ts";
+import { openFront, lanePeer, onlyLookups, Pages } from "../../support/lanes.ts";
+import { noise, NAMESPACE } from "../../support/records.ts";
+import { MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 const { ACCEPTED } = ItemStatus;
 const CALL = { deadlineMs: SOON_MS };

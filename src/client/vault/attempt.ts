@@ -1,9 +1,9 @@
 // Owns one running call to a vault: its remaining time, its cancellation, and its errors.
 import { setMaxListeners } from "node:events";
-import { TierkvError } from "../base/errors.ts";
-import { clearAlarm, nowMs, setAlarm } from "../base/time.ts";
-import type { Alarm } from "../base/time.ts";
-import type { CallContext } from "../wire/status.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { clearAlarm, nowMs, setAlarm } from "../../base/time.ts";
+import type { Alarm } from "../../base/time.ts";
+import type { CallContext } from "../../wire/status.ts";
 import type { CallOptions, VaultChannel } from "./channel.ts";
 
 /** Made for every call, so rarely used parts are created on demand. */

@@ -1,11 +1,11 @@
 // Owns wake-on-LAN for machines whose vault is wanted and silent: one packet to every network of this machine.
 import { createSocket } from "node:dgram";
-import { splitAddress } from "../base/hosts.ts";
-import type { Sleeper } from "../base/hosts.ts";
-import { ownInterfaces } from "../base/interfaces.ts";
-import { WAKE_EVERY_MS, WAKE_PORT } from "../base/limits/user.ts";
-import type { Logger } from "../base/log.ts";
-import { nowMs } from "../base/time.ts";
+import { splitAddress } from "../../base/hosts.ts";
+import type { Sleeper } from "../../base/hosts.ts";
+import { ownInterfaces } from "../../base/interfaces.ts";
+import { WAKE_EVERY_MS, WAKE_PORT } from "../../base/limits/user.ts";
+import type { Logger } from "../../base/log.ts";
+import { nowMs } from "../../base/time.ts";
 
 /** Builds AMD's magic packet: six bytes of ones, then the card's address sixteen times. */
 function magicPacket(mac: string): Buffer {

@@ -1,12 +1,12 @@
 // Owns the proof that a vault's hit rate covers requests only, and leaves out audits and re-offers.
 import { expect, test } from "vitest";
-import { UNCOUNTED } from "../../src/client/source.ts";
-import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
-import { openShared, regionAddress } from "../support/regions.ts";
-import { openScene, saveAll } from "../support/scene.ts";
-import { hashesOf, makeBlocks } from "../support/shim-client.ts";
-import { openClient, openVault, SOON_MS } from "../support/vaults.ts";
-import type { TestVault } from "../support/vaults.ts";
+import { UNCOUNTED } from "../../../src/client/source.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
+import { openShared, regionAddress } from "../../support/regions.ts";
+import { openScene, saveAll } from "../../support/scene.ts";
+import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
+import { openClient, openVault, SOON_MS } from "../../support/vaults.ts";
+import type { TestVault } from "../../support/vaults.ts";
 
 const PAGE = 8192;
 

@@ -1,15 +1,15 @@
 // Owns a client's hello to a vault, and the checks of the reply before any other call.
 import { hostname } from "node:os";
-import { vaultClassName } from "../base/block.ts";
-import type { RecordClass } from "../base/block.ts";
-import { TierkvError } from "../base/errors.ts";
-import { HELLO_TIMEOUT_MS, PROTOCOL_MAX, PROTOCOL_MIN } from "../base/limits/general.ts";
-import { coreInfo } from "../base/native.ts";
-import type { LaneRail } from "../base/native.ts";
-import type { HelloReply, HelloRequest } from "../wire/messages.ts";
-import type { ChannelSecurity } from "../wire/security.ts";
-import { vaultService } from "../wire/service.ts";
-import type { CallContext } from "../wire/status.ts";
+import { vaultClassName } from "../../base/block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { HELLO_TIMEOUT_MS, PROTOCOL_MAX, PROTOCOL_MIN } from "../../base/limits/general.ts";
+import { coreInfo } from "../../base/native.ts";
+import type { LaneRail } from "../../base/native.ts";
+import type { HelloReply, HelloRequest } from "../../wire/messages.ts";
+import type { ChannelSecurity } from "../../wire/security.ts";
+import { vaultService } from "../../wire/service.ts";
+import type { CallContext } from "../../wire/status.ts";
 import { VaultChannel } from "./channel.ts";
 
 /** Look-ups are split at multiples of eight keys, because their bitmaps are joined bytewise. */

@@ -1,7 +1,7 @@
 // Owns the requests on lanes and their results: the core's outcome, and the status of each item.
-import { ItemStatus } from "../base/block.ts";
-import type { TierkvError } from "../base/errors.ts";
-import type { Settled } from "./source.ts";
+import { ItemStatus } from "../../base/block.ts";
+import type { TierkvError } from "../../base/errors.ts";
+import type { Settled } from "../source.ts";
 
 export interface Outcome {
   error: TierkvError | null;

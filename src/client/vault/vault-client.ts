@@ -1,22 +1,15 @@
 // Owns the calls a program makes to one vault: each bounded, split to the vault's limits, and checked on arrival.
-import { classNumber, ItemStatus, keyAt, keyCount } from "../base/block.ts";
-import type { RecordClass } from "../base/block.ts";
-import { TierkvError } from "../base/errors.ts";
-import { MADE_NOW, REPORT_KEYS_MAX } from "../base/limits/general.ts";
-import type { Goodput } from "../base/native.ts";
-import type * as m from "../wire/messages.ts";
-import { ServingStatus } from "../wire/messages.ts";
-import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
-import { Archive } from "./archive.ts";
-import type { Attempt } from "./attempt.ts";
-import { VaultConnection } from "./connection.ts";
-import type { VaultClientOptions } from "./connection.ts";
-import type { FlushFeed } from "./flush-feed.ts";
-import { joinOffers, offered, offersOf } from "./found.ts";
-import type { LanesState } from "./lane-phase.ts";
-import type { LanesSettled, Probed } from "./lane-requests.ts";
-import type { TriedRail } from "./rails.ts";
-import { OF_A_REQUEST } from "./source.ts";
+import { classNumber, ItemStatus, keyAt, keyCount } from "../../base/block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { MADE_NOW, REPORT_KEYS_MAX } from "../../base/limits/general.ts";
+import type { Goodput } from "../../base/native.ts";
+import type * as m from "../../wire/messages.ts";
+import { ServingStatus } from "../../wire/messages.ts";
+import { healthService, VAULT_SERVICE_NAME, vaultService } from "../../wire/service.ts";
+import { Archive } from "../archive/archive.ts";
+import type { FlushFeed } from "../flush-feed.ts";
+import { OF_A_REQUEST } from "../source.ts";
 import type {
   BlockStore,
   FetchOptions,
@@ -27,8 +20,15 @@ import type {
   Refusal,
   Settled,
   StoreItem,
-} from "./source.ts";
-import { splitKeys } from "./split.ts";
+} from "../source.ts";
+import { splitKeys } from "../split.ts";
+import type { Attempt } from "./attempt.ts";
+import { VaultConnection } from "./connection.ts";
+import type { VaultClientOptions } from "./connection.ts";
+import { joinOffers, offered, offersOf } from "./found.ts";
+import type { LanesState } from "./lane-phase.ts";
+import type { LanesSettled, Probed } from "./lane-requests.ts";
+import type { TriedRail } from "./rails.ts";
 
 /**
  * One client per vault address; it connects with the first call and says hello after every connect. Every call ends within its

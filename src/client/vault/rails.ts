@@ -1,17 +1,17 @@
 // Owns the rails to one vault that its lanes use: pairs of a local and a vault's address, and which of them work.
 import { lookup } from "node:dns/promises";
 import { BlockList, connect, isIP } from "node:net";
-import { isLocal, splitAddress } from "../base/hosts.ts";
-import { ownInterfaces } from "../base/interfaces.ts";
+import { isLocal, splitAddress } from "../../base/hosts.ts";
+import { ownInterfaces } from "../../base/interfaces.ts";
 import {
   RAIL_PAUSE_MAX_MS,
   RAIL_PAUSE_MIN_MS,
   RAIL_REACH_MS,
   RAILS_MAX,
-} from "../base/limits/general.ts";
-import type { Logger } from "../base/log.ts";
-import type { LaneRail } from "../base/native.ts";
-import { nowMs, sleep } from "../base/time.ts";
+} from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { LaneRail } from "../../base/native.ts";
+import { nowMs, sleep } from "../../base/time.ts";
 
 const PORT_MAX = 65_535;
 

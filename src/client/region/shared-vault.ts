@@ -2,20 +2,20 @@
 import { createHash } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { stat } from "node:fs/promises";
-import { classNumber, countBits, keyCount } from "../base/block.ts";
-import type { ItemStatus, RecordClass } from "../base/block.ts";
-import type { CancelSignal } from "../base/cancellation.ts";
-import { TierkvError, toTierkvError } from "../base/errors.ts";
-import { sharedPath } from "../base/hosts.ts";
+import { classNumber, countBits, keyCount } from "../../base/block.ts";
+import type { ItemStatus, RecordClass } from "../../base/block.ts";
+import type { CancelSignal } from "../../base/cancellation.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { sharedPath } from "../../base/hosts.ts";
 import {
   CALL_TIMEOUT_MS,
   CLIENT_CALLS_MAX,
   HELLO_TIMEOUT_MS,
   MADE_NOW,
-} from "../base/limits/general.ts";
-import { SHARED_NEWS_MS } from "../base/limits/shared.ts";
-import type { Logger } from "../base/log.ts";
-import type { RegionId } from "../base/native.ts";
+} from "../../base/limits/general.ts";
+import { SHARED_NEWS_MS } from "../../base/limits/shared.ts";
+import type { Logger } from "../../base/log.ts";
+import type { RegionId } from "../../base/native.ts";
 import {
   Goodput,
   shmCheck,
@@ -27,17 +27,15 @@ import {
   shmNews,
   shmStore,
   shmTake,
-} from "../base/native.ts";
-import { nowMs, sleep } from "../base/time.ts";
-import { packageVersion } from "../base/version.ts";
-import type { FlushReply, StatsReply } from "../wire/messages.ts";
-import { Breaker } from "./breaker.ts";
-import type { VaultState } from "./breaker.ts";
-import { FlushFeed } from "./flush-feed.ts";
-import { lookUpNow, newsOf, Region } from "./region.ts";
-import type { RegionOptions, RegionRunOptions } from "./region.ts";
-import type { Outcome } from "./requests.ts";
-import { NO_COST, OF_A_REQUEST } from "./source.ts";
+} from "../../base/native.ts";
+import { nowMs, sleep } from "../../base/time.ts";
+import { packageVersion } from "../../base/version.ts";
+import type { FlushReply, StatsReply } from "../../wire/messages.ts";
+import { Breaker } from "../breaker.ts";
+import type { VaultState } from "../breaker.ts";
+import { FlushFeed } from "../flush-feed.ts";
+import type { Outcome } from "../requests.ts";
+import { NO_COST, OF_A_REQUEST } from "../source.ts";
 import type {
   BlockStore,
   FetchOptions,
@@ -47,7 +45,9 @@ import type {
   Refusal,
   Settled,
   StoreItem,
-} from "./source.ts";
+} from "../source.ts";
+import { lookUpNow, newsOf, Region } from "./region.ts";
+import type { RegionOptions, RegionRunOptions } from "./region.ts";
 
 export interface SharedVaultOptions extends RegionOptions {
   logger: Logger;

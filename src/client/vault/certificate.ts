@@ -1,9 +1,9 @@
 // Owns the fetch of a vault's certificate without trusting it: the caller decides whether it is the right one.
 import { createHash, X509Certificate } from "node:crypto";
 import { connect } from "node:tls";
-import { TierkvError, toTierkvError } from "../base/errors.ts";
-import { splitAddress } from "../base/hosts.ts";
-import { ALPN, TLS_MIN_VERSION, VAULT_SERVER_NAME } from "../wire/security.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { splitAddress } from "../../base/hosts.ts";
+import { ALPN, TLS_MIN_VERSION, VAULT_SERVER_NAME } from "../../wire/security.ts";
 
 /** Returns the certificate in DER. Throws VAULT_DOWN. */
 export async function certificateAt(address: string, timeoutMs: number): Promise<Buffer> {
