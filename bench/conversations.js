@@ -1,8 +1,8 @@
-// Owns the figures of many conversations on one engine whose cache holds a tenth of them, beside vLLM alone and its offloading.
+// Owns the figures of many conversations on one engine whose cache holds a tenth of them, beside vLLM alone and its own connector.
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
-import { describe } from "./lib/figures.js";
+import { describe, figure, median } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
 
 const SCRIPT = fileURLToPath(new URL("./conversations.py", import.meta.url));
@@ -21,8 +21,14 @@ const QUICK = [{ conversations: 12, turns: 2, asked: 112, answered: 16 }];
 const ENGINE_SHARE = 0.1;
 const ROOM = 1.2;
 const ARENA_BYTES = 1.5 * GIB;
+/** Prompts that are asked alone, and again when the engine has lost them; each has the length of a whole conversation. */
+const ROUNDS = 7;
 const ALONE = "vLLM alone";
 const IDEAL = "a cache of everything";
+/** Connector, scheduler and pool are vLLM's; the copies are ours (cpu_offload.py). */
+const OFFLOADING = "vLLM's offloading to host memory";
+/** Records in memory that the vault of this machine lends to its sidecar. */
+const OWN = "tierKV, own vault, raw";
 
 export const title =
   "Conversations on one engine with a cache of a tenth of them (Llama-3.1-8B's KV, thin compute)";
@@ -34,7 +40,9 @@ export async function run({ isQuick, say }) {
     figures: parts.flatMap(({ figures }) => figures),
     notes: [
       ...parts.flatMap(({ notes }) => notes),
-      "all of a round are asked at once in random order; vLLM's offloading copies within the step here, because vLLM has a worker for GPUs only",
+      "all of a round are asked at once in random order",
+      `${OFFLOADING}: connector, scheduler and pool are vLLM's; its worker is for GPUs only, so one of ours copies the pages within the step, with torch`,
+      "first token: prompts of a whole conversation, one after another on an idle engine; restored: asked again once all is stored and the engine's own cache is empty",
     ],
     cells: parts.flatMap(({ cells }) => cells),
   };
@@ -49,7 +57,8 @@ async function runLoad(load, say) {
   const cases = [
     { name: IDEAL, kvBytes: held },
     { name: ALONE, kvBytes },
-    { name: "vLLM's offloading to host memory", kvBytes, offloadBytes: held },
+    { name: OFFLOADING, kvBytes, offloadBytes: held },
+    { name: OWN, kvBytes, vaultBytes: held, codec: "raw", isOwn: true },
     { name: "tierKV, raw", kvBytes, vaultBytes: held, codec: "raw" },
     { name: "tierKV, INT8", kvBytes, vaultBytes: held, codec: "int8-mean-had" },
   ];
@@ -60,7 +69,7 @@ async function runLoad(load, say) {
     cells.push({ load: label, name: one.name, ...summed(await measure(one, load)) });
   }
   const by = (name) => cells.find((cell) => cell.name === name);
-  const [ideal, alone] = [by(IDEAL), by(ALONE)];
+  const [ideal, alone, offloading, own] = [IDEAL, ALONE, OFFLOADING, OWN].map(by);
   const figures = cells.flatMap(({ name, hits, rate }) => {
     const isOurs = name.startsWith("tierKV");
     return [
@@ -82,6 +91,7 @@ async function runLoad(load, say) {
       }),
     ];
   });
+  figures.push(...besideConnector(label, own, offloading));
   const gib = (bytes) => (bytes / GIB).toFixed(1);
   const notes = [
     `${label}: ${gib(workingSet)} GiB of KV, ${gib(kvBytes)} GiB in the engine`,
@@ -92,13 +102,48 @@ async function runLoad(load, say) {
   return { figures, notes, cells };
 }
 
-function summed({ rounds, generated, dropped }) {
-  const sum = (of) => rounds.reduce((total, round) => total + round[of], 0);
-  const seconds = sum("seconds");
-  return { hits: sum("cached") / sum("asked"), rate: generated / seconds, seconds, dropped };
+/** Returns the figures of the same bytes kept by the machine's own vault and by vLLM's connector. */
+function besideConnector(label, own, offloading) {
+  const ms = ({ singles }, what) => singles.map((single) => single[what] * 1e3);
+  const first = (name, one, what, of = offloading, floor) =>
+    describe({
+      ...figure(`${label}, ${name}`, "ms", ms(one, what)),
+      ratio: median(ms(one, what)) / median(ms(of, "restored")),
+      of: OFFLOADING,
+      ...(floor === undefined ? {} : { floor }),
+    });
+  return [
+    first(`${OFFLOADING}: first token, restored`, offloading, "restored"),
+    first(`${OWN}: first token, restored`, own, "restored", offloading, {
+      on: "ratio",
+      most: 1.05,
+    }),
+    first(`${OFFLOADING}: first token, computed`, offloading, "computed"),
+    first(`${OWN}: first token, computed`, own, "computed"),
+    describe({
+      name: `${label}, ${OWN}: output, over the connector's`,
+      unit: "tokens/s",
+      value: own.rate,
+      ratio: own.rate / offloading.rate,
+      of: OFFLOADING,
+      floor: { on: "ratio", least: 1 },
+    }),
+  ];
 }
 
-async function measure({ kvBytes, offloadBytes, vaultBytes, codec }, load) {
+function summed({ rounds, generated, dropped, singles }) {
+  const sum = (of) => rounds.reduce((total, round) => total + round[of], 0);
+  const seconds = sum("seconds");
+  return {
+    hits: sum("cached") / sum("asked"),
+    rate: generated / seconds,
+    seconds,
+    dropped,
+    singles,
+  };
+}
+
+async function measure({ kvBytes, offloadBytes, vaultBytes, codec, isOwn = false }, load) {
   const stand = new Stand();
   try {
     const { cores } = thisMachine();
@@ -110,11 +155,12 @@ async function measure({ kvBytes, offloadBytes, vaultBytes, codec }, load) {
       turns: load.turns,
       "asked-tokens": load.asked,
       "answer-tokens": load.answered,
+      singles: offloadBytes !== undefined || isOwn ? ROUNDS : 0,
     };
     if (offloadBytes !== undefined) flags["offload-bytes"] = offloadBytes;
     if (vaultBytes !== undefined) {
-      const address = await stand.vault(vaultBytes);
-      const options = { arenaBytes: ARENA_BYTES, codec, restore: "" };
+      const address = isOwn ? null : await stand.vault(vaultBytes);
+      const options = { arenaBytes: ARENA_BYTES, codec, restore: "", vaultBytes };
       flags.socket = (await stand.sidecar(address, options)).socket;
     }
     // The last core is left to sidecar and vault, because a GPU would leave all cores to them.

@@ -49,6 +49,22 @@ const LONG = {
     chunk: 8192,
     beside: true,
   },
+  "llama-3.1-8b-16k-1gib": {
+    name: "llama-3.1-8b",
+    prompts: 1,
+    tokens: 16_387,
+    chunk: 8192,
+    beside: true,
+    arenaBytes: GIB,
+  },
+  "llama-3.1-8b-32k-1gib": {
+    name: "llama-3.1-8b",
+    prompts: 1,
+    tokens: 32_643,
+    chunk: 8192,
+    beside: true,
+    arenaBytes: GIB,
+  },
   "llama-3.1-8b-small-arena": {
     name: "llama-3.1-8b",
     prompts: 1,

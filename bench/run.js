@@ -9,7 +9,10 @@ const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [
             with 8 GB of memory, and only where it is named
   --geometry NAME
             real-sizes: one published KV geometry at a short prompt, by its name in python-shim/lab/geometries.py,
-            llama-3.1-8b-16k: 16k tokens, and a short prompt beside them, or llama-3.1-8b-32k, with 17 GB of memory
+            llama-3.1-8b-16k: 16k tokens, and a short prompt beside them, or llama-3.1-8b-32k, with 17 GB of memory;
+            both also with -1gib: an arena of 1 GiB
+            windows: 16k, 32k, 64k (22 GB of memory), 100k (31 GB): tokens through an arena of 1 GiB; 16k-fits: of 4 GiB;
+            slow-link: 16k tokens over 5 Gb/s, with 64 short prompts behind them
   --quick   smaller sets and fewer rounds: for trying, not for quoting, except of one-prefix
   --json    results as one JSON object on stdout, progress on stderr
   --save    write the results into bench/results: a file per bench, and the page of them all
@@ -52,6 +55,7 @@ const NAMES = [
   "forecast",
   "predictions",
   "naming",
+  "first-hit",
   "real-sizes",
   "windows",
   "conversations",

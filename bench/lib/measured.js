@@ -39,6 +39,7 @@ export const MEASURED = {
   forecast: ["src/cost", "src/diagnosis", "src/sidecar/restore"],
   predictions: ["src/cost", "src/sidecar/restore"],
   naming: ["python-shim/tierkv/connectors/vllm/naming"],
+  "first-hit": WHOLE,
   "real-sizes": WHOLE,
   windows: WHOLE,
   conversations: WHOLE,

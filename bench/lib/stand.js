@@ -2,9 +2,12 @@
 import {
   existsSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
+  readlinkSync,
   realpathSync,
   rmSync,
+  statSync,
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
@@ -42,14 +45,35 @@ function cpuTicks(pid) {
   return Number(utime) + Number(stime);
 }
 
-/** Returns resident memory of a process's own: without arenas, which are shared; a vault's records lie in shared memory, too. 0: it has ended. */
+/** Bytes of a block in `stat`. */
+const STAT_BLOCK = 512;
+
+/**
+ * Returns resident memory of a process's own: private memory, a vault's records, and a sidecar's records, which it lends. Arenas are
+ * left out, because they are an engine's. 0: it has ended.
+ */
 function ownBytes(name, pid) {
   const status = readFileSync(`/proc/${pid}/status`, "latin1");
   const kinds = name.startsWith("vault") ? ["RssAnon", "RssShmem"] : ["RssAnon"];
   const kib = kinds.map(
     (kind) => new RegExp(`^${kind}:\\s+(\\d+) kB$`, "m").exec(status)?.[1] ?? 0,
   );
-  return kib.reduce((sum, each) => sum + Number(each), 0) * 1024;
+  const own = kib.reduce((sum, each) => sum + Number(each), 0) * 1024;
+  return own + (name === "sidecar" ? lentBytes(pid) : 0);
+}
+
+/** Returns the bytes of the records that a sidecar holds in memory of which it may lend the descriptor. */
+function lentBytes(pid) {
+  for (const fd of readdirSync(`/proc/${pid}/fd`)) {
+    const path = `/proc/${pid}/fd/${fd}`;
+    try {
+      if (readlinkSync(path).includes("memfd:tierkv-records"))
+        return statSync(path).blocks * STAT_BLOCK;
+    } catch (error) {
+      if (error.code !== "ENOENT") throw error;
+    }
+  }
+  return 0;
 }
 
 export class Stand {
@@ -94,12 +118,21 @@ export class Stand {
     this.#vaults.get(address).kill();
   }
 
-  /** Starts a sidecar before that vault or pool; `codec` is `[codec] kv`; `isWatched` enables `pauseMs`. */
+  /**
+   * Starts a sidecar before that vault or pool; null: the machine's own, of `vaultBytes`, which it starts itself. `codec` is
+   * `[codec] kv`; `isWatched` enables `pauseMs`.
+   */
   async sidecar(kvCold, { isWatched = false, ...given }) {
     const socket = this.path(`sidecar-${this.#files}.sock`);
     const config = this.#sidecarConfig({ kvCold, socket, ...given });
     const { pid } = await this.#serve("sidecar", ["sidecar"], config, { isWatched });
     return { socket, pid, config };
+  }
+
+  /** Writes the configuration of a sidecar that engines start themselves; returns its path and socket. */
+  ownSidecar(kvCold, given) {
+    const socket = this.path(`sidecar-${this.#files}.sock`);
+    return { socket, config: this.#sidecarConfig({ kvCold, socket, ...given }) };
   }
 
   /** Returns the longest pause of the sidecar's event loop between two times of day, in ms. */
@@ -193,13 +226,16 @@ export class Stand {
   }
 
   #sidecarConfig({ kvCold, socket, arenaBytes, codec, ...given }) {
-    const { restore = RESTORE, ssmCold = null, redundancy = "none" } = given;
+    const { restore = RESTORE, ssmCold = null, redundancy = "none", idleExitS = null } = given;
     const folder = given.certificates ?? this.path("no-certificates");
     const ssm = ssmCold === null ? "" : `ssm_cold = "${ssmCold}"\n`;
     // Allowed, because a bench's vaults are on this machine or in its own namespaces.
     const kept = `insecure_lan = true\nredundancy = "${redundancy}"\n`;
-    const cluster = `[cluster]\nrole = "inference"\nkv_cold = ${JSON.stringify(kvCold)}\n${ssm}${kept}`;
-    const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n`;
+    const cold = kvCold === null ? "" : `kv_cold = ${JSON.stringify(kvCold)}\n`;
+    const own = kvCold === null ? `[vault]\nmax_bytes = ${given.vaultBytes}\n` : "";
+    const cluster = `[cluster]\nrole = "inference"\n${cold}${ssm}${kept}${own}`;
+    const idle = idleExitS === null ? "" : `idle_exit_s = ${idleExitS}\n`;
+    const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n${idle}`;
     return this.#config(
       [cluster, sidecar, `[codec]\nkv = "${codec}"\ncertificates = "${folder}"\n`, restore].join(
         "\n",

@@ -172,6 +172,26 @@ def test_a_link_that_grows_slow_costs_no_more_than_the_wait(bench: Bench) -> Non
     bench.check_tidy()
 
 
+def test_a_record_damaged_in_the_middle_is_computed_and_what_follows_it(bench: Bench) -> None:
+    seeded = bench.seed()
+    before = bench.cluster.counters()["bad_records"]
+    bench.begin(seeded[0])
+    assert bench.cluster.proxy is not None
+    bench.cluster.proxy.set_faults(bytesPerSecond=SLOW_BYTES, direction="fetch", corruptAt=1)
+    bench.finish(seeded)
+    assert bench.cluster.counters()["bad_records"] == before + 1
+    bench.check_tidy()
+
+
+def test_a_flush_in_the_middle_ends_the_load_and_costs_no_wrong_token(bench: Bench) -> None:
+    seeded = bench.seed()
+    bench.begin(seeded[0])
+    code, said = bench.cluster.command("flush", "--yes")
+    assert code == 0, said
+    bench.finish(seeded)
+    bench.check_tidy()
+
+
 def test_a_request_that_is_aborted_in_the_middle_leaves_nothing(bench: Bench) -> None:
     text, tokens, pages = bench.seed()
     bench.begin(text)

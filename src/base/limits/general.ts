@@ -281,8 +281,10 @@ export const CREDIT_REGRANT_MS = 1_000;
 export const SAVE_ITEMS_MAX = 4096;
 /** Queued saves of all engines, or the size of their slots for saves where that is more; further saves are dropped. */
 export const SAVE_QUEUE_BYTES_MAX: number = 512 * MIB;
-/** Queued saves above which no block is encoded ahead of the lanes; blocks wait in the engine's own cache instead. */
+/** Blocks encoded ahead of the lanes, all engines together; further blocks wait in the engine's own cache. */
 export const SAVE_AHEAD_BYTES_MAX: number = SAVE_QUEUE_BYTES_MAX / 2;
+/** The same as a share of all arenas, or one block, because these records are memory beside the arenas. */
+export const SAVE_AHEAD_SHARE: number = 1 / 16;
 /** One encode task, and one Store call: long enough to pay for its overhead. */
 export const SAVE_BATCH_BYTES: number = 8 * MIB;
 export const SAVE_BATCH_ITEMS = 512;
@@ -393,3 +395,9 @@ export const EXPLAIN_MAX = 256;
 export const OUTCOMES_MAX = 65_536;
 /** Restores hold saves back on the link for at most this long at a time. */
 export const SAVE_HOLD_MS_MAX = 2_000;
+
+/** Made-up restores that a sidecar's process plays to itself at its start, blocks of each, their arena, and the time for all. */
+export const REHEARSAL_RESTORES = 30;
+export const REHEARSAL_BLOCKS = 16;
+export const REHEARSAL_ARENA_BYTES: number = 4 * MIB;
+export const REHEARSAL_MS = 3000;

@@ -334,6 +334,7 @@ export class Engine {
     const stage = this.#makeStage(arena, wireId, plan.saveSlots);
     this.#stage = stage;
     const { bytes, path } = arena;
+    this.#options.saver.room.addArena(bytes);
     const made = { bytes, slotBytes, slotCount, saveSlots: plan.saveSlots, path };
     this.#logger.info(made, "arena made");
     for (const worker of this.#ranks) {
@@ -426,6 +427,7 @@ export class Engine {
   /** Closes the arena after the last connection, once running saves are encoded. */
   async #leave(): Promise<void> {
     await Promise.all([...this.#ranks].map((worker) => worker.leave()));
+    this.#options.saver.room.addArena(-(this.#stage?.arena.bytes ?? 0));
     this.#stage?.arena.close();
     this.#onGone(this);
   }

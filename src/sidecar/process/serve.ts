@@ -50,7 +50,7 @@ export async function serveSidecar(options: SidecarProcess): Promise<number> {
   const started: Started = { sidecar: null };
   return runUntilSignal(
     async () => {
-      const running = await start(config, logger, started);
+      const running = await start(options, logger, started);
       if (exitWhenIdle) abortWhenIdle(started, config.sidecar.idleExitS, idle);
       const names = [...kvCold, ...ssmCold].filter(({ text }) => isNames(text));
       const vaults = vaultTargets(config).map(({ name, address }) => `${name} ${address}`);
@@ -73,7 +73,11 @@ interface Started {
  * The vault of this machine starts after the sidecar, which must own the socket first, but is closed after it, because the
  * sidecar still sends it pending saves.
  */
-async function start(config: Config, logger: Logger, started: Started): Promise<Running> {
+async function start(
+  { config, failpoints }: SidecarProcess,
+  logger: Logger,
+  started: Started,
+): Promise<Running> {
   const { startSidecar } = await import("../sidecar.ts");
   const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
   const counters = newSidecarCounters();
@@ -98,6 +102,15 @@ async function start(config: Config, logger: Logger, started: Started): Promise<
       async run() {
         const options = { config, vaults, members, logger, counters, ...traces?.hears };
         return (started.sidecar = await startSidecar(options));
+      },
+    },
+    {
+      name: "rehearsal",
+      async run() {
+        // An armed failpoint counts the calls of real requests.
+        if (failpoints !== undefined) return undefined;
+        const { startRehearsal } = await import("./rehearsal.ts");
+        return startRehearsal(config, logger);
       },
     },
     {

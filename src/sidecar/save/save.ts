@@ -4,11 +4,7 @@ import type { Namespace, RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { failpoint } from "../../base/failpoint.ts";
 import { blockKey, recordKey } from "../../base/key-text.ts";
-import {
-  SAVE_AHEAD_BYTES_MAX,
-  SAVE_BATCH_BYTES,
-  SAVE_DRAIN_MS,
-} from "../../base/limits/general.ts";
+import { SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import { becomes } from "../../base/time.ts";
@@ -57,6 +53,12 @@ interface Offered extends Pick<Destinations, "refusal"> {
   isWorth: boolean;
   /** Where it goes first. */
   store: StoreQueue | undefined;
+}
+
+/** How a batch of blocks becomes records: by the lanes that send them, or ahead of them, which takes memory. */
+interface Passed {
+  isDeferred: boolean;
+  isAhead: boolean;
 }
 
 /** Blocks of one source that go to one vault. */
@@ -256,8 +258,8 @@ export class Saver {
   }
 
   /** True where the worker is short of slots and little is encoded yet, or the engine leaves. Otherwise blocks wait in their slots. */
-  #mayEncode(queue: Queue): boolean {
-    return queue.isLeaving || (queue.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
+  #mayEncode({ isLeaving, source }: Queue): boolean {
+    return isLeaving || (source.isShort() && this.room.isFor(source.sourceBytes));
   }
 
   /** True for records that are sent twice or have varying length: they are encoded before they are sent. */
@@ -283,9 +285,11 @@ export class Saver {
     queue.isBusy = true;
     if (isDeferred) this.#deferring.add(store);
     if (this.#queues.delete(queue)) this.#queues.add(queue);
+    const isAhead = !isDeferred && !isMadeAhead;
     const most = isDeferred ? store.batchBytes : SAVE_BATCH_BYTES;
-    const batch = takeBatch(queue.pending, source.sourceBytes, most);
-    this.#pass(queue, batch, isDeferred)
+    const room = isAhead && !queue.isLeaving ? this.room.aheadBytes : most;
+    const batch = takeBatch(queue.pending, source.sourceBytes, Math.min(most, room));
+    this.#pass(queue, batch, { isDeferred, isAhead })
       .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
       .finally(() => {
         queue.isBusy = false;
@@ -295,10 +299,12 @@ export class Saver {
   }
 
   /** Encodes or defers one batch and passes the records on. Slots are free once their records are encoded, or if deferred, sent. */
-  async #pass(queue: Queue, batch: readonly Pending[], mayDefer: boolean): Promise<void> {
+  async #pass(queue: Queue, batch: readonly Pending[], how: Passed): Promise<void> {
     const { pool, logger } = this.#options;
     const { source } = queue;
-    let isDeferred = mayDefer;
+    let { isDeferred } = how;
+    const aheadBytes = how.isAhead ? source.sourceBytes : 0;
+    this.room.made(aheadBytes * batch.length);
     const records: OutboxRecord[] = [];
     try {
       await failpoint("sidecar.save.taken");
@@ -327,7 +333,8 @@ export class Saver {
     } else {
       leave();
       if (records.length > 0) this.#options.counters.add("blocks_encoded_ahead", records.length);
-      this.#store(queue, batch, records, () => {});
+      this.room.made(-aheadBytes * (batch.length - records.length));
+      this.#store(queue, batch, records, () => this.room.made(-aheadBytes));
     }
   }
 

@@ -19,7 +19,14 @@ from tierkv.connectors.vllm.api.metadata import Memory, StepReceipts
 from tierkv.connectors.vllm.api.resolved import Resolved
 from tierkv.connectors.vllm.link.frames import Frame, encode
 from vllm import SamplingParams
-from vllm.config import CacheConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import (
+    CacheConfig,
+    KVTransferConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -107,7 +114,7 @@ class Rig:
     """A scheduler, its connector and its workers.
 
     `load_steps`, `save_steps`: steps from a load's last part, or from a step with saves, to its report; `beside`: a
-    second group of layers, with a `window` or with a `state`.
+    second group of layers, with a `window` or with a `state`; `ranks`: as of tensor parallelism.
     """
 
     def __init__(
@@ -122,7 +129,9 @@ class Rig:
         policy: str = "fcfs",
         step_tokens: int = 2048,
         beside: str = "",
+        ranks: int = 1,
     ) -> None:
+        self.ranks = ranks
         self._folder = tempfile.TemporaryDirectory(prefix="tk-")
         self.path = str(Path(self._folder.name, "s.sock"))
         self.vault = self.make_vault()
@@ -167,7 +176,8 @@ class Rig:
         self.shim: Any = None
         if with_tierkv:
             self.shim = self.scheduler.connector.scheduler_side
-            self.shim.introduce({0: Resolved({"model_config": "as the worker has it"})})
+            told = Resolved({"model_config": "as the worker has it"})
+            self.shim.introduce(dict.fromkeys(range(ranks), told))
             wait_until(lambda: self.shim._channel.is_up, "the channel is up")
             self.vault.send({"t": "restore", "arena": ARENA, "on": True})
             wait_until(lambda: self.shim._book.restore_on, "restore is on")
@@ -188,6 +198,7 @@ class Rig:
         named = ModelConfig(model=model, skip_tokenizer_init=True, dtype="float32", seed=0)
         return VllmConfig(
             model_config=named,
+            parallel_config=ParallelConfig(tensor_parallel_size=self.ranks),
             cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=True),
             scheduler_config=SchedulerConfig(
                 max_num_seqs=running,

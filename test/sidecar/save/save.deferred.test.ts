@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { toNamespace } from "../../../src/base/block.ts";
 import {
-  SAVE_AHEAD_BYTES_MAX,
+  SAVE_AHEAD_SHARE,
   SAVE_BATCH_BYTES,
   SAVE_BATCH_ITEMS,
 } from "../../../src/base/limits/general.ts";
@@ -91,8 +91,8 @@ test("where slots run short blocks are encoded ahead of the lanes, and all are s
   await expectNoLeak(scene);
 });
 
-/** Makes a saver between slots and a vault with controllable room. */
-function openSaver(isShort: boolean, blockBytes = PAGE) {
+/** Makes a saver between slots and a vault with controllable room; `aheadBlocks` of them may be encoded ahead. */
+function openSaver(isShort: boolean, aheadBlocks = 8) {
   const calls: string[] = [];
   const records = (task: { blocks: readonly unknown[] }): unknown[] =>
     task.blocks.map(() => ({ bytes: 1, drop: () => {} }));
@@ -119,7 +119,7 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
     flush: () => 0,
   } as unknown as StoreQueue;
   const finished: number[] = [];
-  const source = saveSource(blockBytes, finished, isShort);
+  const source = saveSource(PAGE, finished, isShort);
   const options = {
     pool,
     pools: openPools({ kv: [], ssm: [] }),
@@ -134,6 +134,7 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
     counters,
     logger,
   });
+  saver.room.addArena((aheadBlocks * PAGE) / SAVE_AHEAD_SHARE);
   let slots = 0;
   const save = async (name: string, count: number, from = source, tenant = 0): Promise<void> => {
     const items = makeBlocks(name, count, 16).map(({ hash, parent, endTokens }) => {
@@ -221,17 +222,33 @@ test("a vault without room and a worker that runs short of slots: they are encod
   expect(finished).toEqual([1, 2]);
 });
 
-test("no more is encoded ahead than its share of the queue: the next blocks keep their slots", async () => {
-  const { vault, calls, finished, save } = openSaver(true, SAVE_AHEAD_BYTES_MAX);
+test("no more is encoded ahead than a share of the arena: the next blocks keep their slots until a record has gone", async () => {
+  const { vault, calls, finished, save } = openSaver(true, 2);
   vault.hasRoom = false;
-  await save("a", 1);
+  await save("a", 3);
   await save("b", 1);
   expect(calls).toEqual(["encode"]);
-  expect(finished).toEqual([1]);
+  expect(finished).toEqual([1, 2]);
+  vault.open[0]!.onEnd();
+  vault.onRoom();
+  await new Promise(setImmediate);
+  expect(calls).toEqual(["encode", "encode"]);
+  expect(finished).toEqual([1, 2, 3]);
   vault.hasRoom = true;
   vault.onRoom();
   await new Promise(setImmediate);
-  expect(calls).toEqual(["encode", "defer"]);
+  expect(calls).toEqual(["encode", "encode", "defer"]);
+});
+
+test("of an arena whose share holds no block one is encoded ahead, and the next one only once it has gone", async () => {
+  const { vault, finished, save } = openSaver(true, 0);
+  vault.hasRoom = false;
+  await save("a", 2);
+  expect(finished).toEqual([1]);
+  vault.open[0]!.onEnd();
+  vault.onRoom();
+  await new Promise(setImmediate);
+  expect(finished).toEqual([1, 2]);
 });
 
 test("an engine that leaves waits for no room, but for its deferred records", async () => {
