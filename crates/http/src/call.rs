@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use mio::{Registry, Token};
 
+use crate::answer::Answer;
 use crate::client::{Asked, CallId, News, Outcome, Want};
-use crate::events::{Border, Leading};
-use crate::framing::Framing;
-use crate::head::{self, Found, Head};
+use crate::events::Border;
 use crate::limits::WHOLE_BYTES_MAX;
 use crate::meter::Meter;
 use crate::pass::Passing;
@@ -47,14 +46,9 @@ pub struct Call {
     pub pool: u32,
     /// Request line and fields, and the body, until they are sent.
     pub request: (Vec<u8>, Vec<u8>),
-    has_body: bool,
     want: Want,
     stage: Stage,
-    head: Head,
-    /// Bytes of the body that nobody has got yet.
-    held: Vec<u8>,
-    leading: Leading,
-    is_led: bool,
+    answer: Answer,
     border: Border,
     failure: Option<Failure>,
 }
@@ -62,24 +56,13 @@ pub struct Call {
 impl Call {
     pub fn new(asked: Asked) -> Self {
         let Asked { call: id, pool, head, body, has_body, want } = asked;
-        let none = Head {
-            status: 0,
-            fields: Vec::new(),
-            framing: Framing::UntilClose,
-            keeps: false,
-            is_events: false,
-        };
         Self {
             id,
             pool,
             request: (head, body),
-            has_body,
             want,
             stage: Stage::Head,
-            head: none,
-            held: Vec::new(),
-            leading: Leading::default(),
-            is_led: false,
+            answer: Answer::new(has_body),
             border: Border::default(),
             failure: None,
         }
@@ -103,61 +86,28 @@ impl Call {
 
     /// Whether its connection may take another request.
     pub fn keeps(&self) -> bool {
-        self.head.keeps && self.head.framing.is_over() && self.failure.is_none()
+        self.failure.is_none() && self.answer.keeps()
     }
 
     /// Takes bytes of the answer, behind those in `input`, which keeps what is not read yet.
     pub fn receive(&mut self, bytes: &[u8], input: &mut Vec<u8>) -> Result<(), Failure> {
-        if !matches!(self.stage, Stage::Head) {
-            let used = self.take(bytes)?;
-            input.extend_from_slice(&bytes[used..]);
-            return Ok(());
-        }
-        input.extend_from_slice(bytes);
-        let given = mem::take(input);
-        let mut from = 0;
-        loop {
-            match head::read(&given[from..], self.has_body)? {
-                Found::Part => break,
-                Found::Interim(length) => from += length,
-                Found::Whole(head, length) => {
-                    self.head = *head;
-                    self.stage = Stage::Holding;
-                    from += length;
-                    from += self.take(&given[from..])?;
-                    break;
-                }
-            }
-        }
-        input.extend_from_slice(&given[from..]);
-        Ok(())
-    }
-
-    fn take(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
-        let before = self.held.len();
-        let used = self.head.framing.take(bytes, &mut self.held).map_err(String::from)?;
-        if self.head.is_events && !self.is_led {
-            let first = self.leading.skip(&self.held[before..]);
-            self.is_led = first.is_some();
-            let end = first.unwrap_or(self.held.len() - before);
-            self.held.drain(..before + end);
+        self.answer.receive(bytes, input)?;
+        if matches!(self.stage, Stage::Head) && self.answer.head().is_some() {
+            self.stage = Stage::Holding;
         }
         match self.want {
-            Want::Text(most) if self.held.len() > most => {
+            Want::Text(most) if self.answer.held().len() > most => {
                 let reason = format!("an answer of more than {most} bytes");
                 Err(Failure { code: "EMSGSIZE", reason })
             }
-            _ => Ok(used),
+            _ => Ok(()),
         }
     }
 
     /// The connection was closed.
     pub fn end(&mut self) {
-        match (&self.stage, &self.head.framing) {
-            (Stage::Head, _) => self.fail(lost("the engine closed the connection")),
-            (_, Framing::UntilClose) => self.head.framing = Framing::Length(0),
-            (_, framing) if framing.is_over() => {}
-            _ => self.fail(lost("the engine closed the connection in its answer")),
+        if let Err(reason) = self.answer.end() {
+            self.fail(lost(reason));
         }
     }
 
@@ -202,11 +152,11 @@ impl Call {
             Stage::Begun(true) => self.deliver_piece(news),
             Stage::Begun(false) | Stage::Over => {}
             Stage::Passing(passing) => {
-                let parts = (&mut self.held, &mut self.border);
+                let parts = (self.answer.held(), &mut self.border);
                 let outcome = match pass(passing, parts, registry, token) {
                     Err(_) => Outcome::Gone,
                     Ok(true) if self.failure.is_some() => Outcome::Broken,
-                    Ok(true) if self.head.framing.is_over() => Outcome::Whole,
+                    Ok(true) if self.answer.is_over() => Outcome::Whole,
                     Ok(_) => return,
                 };
                 self.passed(outcome, registry, news);
@@ -221,52 +171,52 @@ impl Call {
     }
 
     fn deliver_failure(&mut self, news: &mut Vec<News>) {
-        let Some(Failure { code, reason }) = self.failure.take() else { return };
-        self.head.keeps = false;
+        let Some(Failure { code, reason }) = &mut self.failure else { return };
+        let (code, reason) = (*code, mem::take(reason));
         self.stage = Stage::Over;
         news.push(News::Failed { call: self.id, code, reason });
     }
 
     fn deliver_start(&mut self, news: &mut Vec<News>) {
-        let is_whole = self.head.framing.is_over();
+        let is_whole = self.answer.is_over();
         let is_failed = self.failure.is_some();
         let is_text = matches!(self.want, Want::Text(_));
-        if is_failed && (is_text || (!is_whole && self.held.is_empty())) {
+        if is_failed && (is_text || (!is_whole && self.answer.held().is_empty())) {
             return self.deliver_failure(news);
         }
         if !is_whole && !is_failed && !self.may_begin() {
             return;
         }
-        let first = mem::take(&mut self.held);
+        let first = mem::take(self.answer.held());
+        let status = self.answer.head().map_or(0, |head| head.status);
+        let is_events = self.answer.head().is_some_and(|head| head.is_events);
         if let Want::Text(_) = self.want {
             self.stage = Stage::Over;
             let text = String::from_utf8_lossy(&first).into_owned();
-            return news.push(News::Text { call: self.id, status: self.head.status, text });
+            return news.push(News::Text { call: self.id, status, text });
         }
         self.border.pass(&first);
-        let tokens = if is_whole && !self.head.is_events { tokens_of(&first) } else { None };
+        let tokens = if is_whole && !is_events { tokens_of(&first) } else { None };
         self.stage = if is_whole { Stage::Over } else { Stage::Begun(false) };
-        let (status, fields) = (self.head.status, mem::take(&mut self.head.fields));
+        let fields = self.answer.take_fields();
         news.push(News::Began { call: self.id, status, fields, first, is_whole, tokens });
     }
 
     /// Whether the first bytes may be told before the last ones have come. A short answer of known length is told once.
-    fn may_begin(&self) -> bool {
-        let is_short = match self.head.framing {
-            Framing::Length(left) => left + self.held.len() as u64 <= WHOLE_BYTES_MAX,
-            _ => false,
-        };
+    fn may_begin(&mut self) -> bool {
+        let held = self.answer.held().len() as u64;
+        let is_short = self.answer.left().is_some_and(|left| left + held <= WHOLE_BYTES_MAX);
         let is_awaited = is_short || matches!(self.want, Want::Text(_));
-        !is_awaited && !self.held.is_empty()
+        !is_awaited && held > 0
     }
 
     fn deliver_piece(&mut self, news: &mut Vec<News>) {
-        let is_last = self.head.framing.is_over();
-        if self.held.is_empty() && !is_last {
+        let is_last = self.answer.is_over();
+        if self.answer.held().is_empty() && !is_last {
             return self.deliver_failure(news);
         }
         self.stage = if is_last { Stage::Over } else { Stage::Begun(false) };
-        news.push(News::Piece { call: self.id, bytes: mem::take(&mut self.held), is_last });
+        news.push(News::Piece { call: self.id, bytes: mem::take(self.answer.held()), is_last });
     }
 }
 

@@ -41,12 +41,11 @@ impl Border {
         self.is_at
     }
 
-    /// Hears of bytes sent. Only the last four can matter.
+    /// Hears of bytes sent. Of all but carriage returns, only the last two can matter.
     pub fn pass(&mut self, bytes: &[u8]) {
-        for byte in &bytes[bytes.len().saturating_sub(4)..] {
-            if *byte == b'\r' {
-                continue;
-            }
+        let mut last = bytes.iter().rev().filter(|byte| **byte != b'\r');
+        let (second, first) = (last.next(), last.next());
+        for byte in first.into_iter().chain(second) {
             self.is_at = *byte == b'\n' && self.is_line_empty;
             self.is_line_empty = *byte == b'\n';
         }
@@ -76,6 +75,7 @@ mod tests {
             ("", true),
             ("data: 1\n\n", true),
             ("data: 1\r\n\r\n", true),
+            ("data: 1\n\n\r\r\r\r", true),
             ("data: 1\n", false),
             ("data: 1\n\ndata", false),
         ] {

@@ -37,10 +37,17 @@ pub fn read(bytes: &[u8], has_body: bool) -> Result<Found, String> {
     let mut fields = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut answer = httparse::Response::new(&mut fields);
     let read = answer.parse(bytes).map_err(|error| format!("the answer's head: {error}"))?;
-    let httparse::Status::Complete(length) = read else {
-        let is_long = bytes.len() > HEAD_BYTES_MAX;
-        return if is_long { Err("the answer's head has no end".into()) } else { Ok(Found::Part) };
+    let (length, is_whole) = match read {
+        httparse::Status::Complete(length) => (length, true),
+        httparse::Status::Partial => (bytes.len(), false),
     };
+    // Whole or not, so that it does not matter how a head is cut.
+    if length > HEAD_BYTES_MAX {
+        return Err(format!("the answer's head is longer than {HEAD_BYTES_MAX} bytes"));
+    }
+    if !is_whole {
+        return Ok(Found::Part);
+    }
     let status = answer.code.unwrap_or(0);
     if (100..200).contains(&status) && status != 101 {
         return Ok(Found::Interim(length));
@@ -173,5 +180,6 @@ mod tests {
         assert!(read(b"HTTP/1.1 200 OK\r\ncontent-length: +1\r\n\r\n", true).is_err());
         let endless = [b"HTTP/1.1 200 OK\r\nx: ".as_slice(), &vec![b'a'; 70_000]].concat();
         assert!(read(&endless, true).is_err());
+        assert!(read(&[&endless, b"\r\n\r\n".as_slice()].concat(), true).is_err());
     }
 }

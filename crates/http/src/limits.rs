@@ -31,3 +31,12 @@ pub const EVENTS_AT_ONCE: usize = 1_024;
 
 /// Names of hosts that are resolved at once, each by a thread.
 pub const RESOLVES_MAX: usize = 32;
+
+/// Readiness events a second from which on pieces gather, measured over windows of this length, and for how long: a
+/// fraction of what an engine takes for a token.
+pub const BUSY_EVENTS_PER_S: u128 = 5_000;
+pub const BUSY_WINDOW: Duration = Duration::from_millis(10);
+pub const GATHERING: Duration = Duration::from_micros(200);
+
+/// Events at once that are enough of a gathering.
+pub const GATHERED: usize = 32;

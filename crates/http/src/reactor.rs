@@ -17,6 +17,7 @@ use crate::call::{Call, Failure};
 use crate::client::{CallId, Command, News, Queue, Times};
 use crate::connection::{Connection, Socket, State};
 use crate::limits::{EVENTS_AT_ONCE, PIECE_BYTES, READS_AT_ONCE, RESOLVES_MAX, TICK, WAITING_MAX};
+use crate::pace::Pace;
 use crate::pool::Pool;
 
 /// Token of the waker. A connection at place `n` has `2n + 1`, and the client's socket that it serves `2n + 2`.
@@ -70,7 +71,11 @@ impl Reactor {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS_AT_ONCE);
         let mut checked = Instant::now();
+        let mut pace = Pace::new(checked);
         loop {
+            if let Some(pause) = pace.pause() {
+                thread::sleep(pause);
+            }
             loop {
                 let commands = self.queue.take();
                 if commands.is_empty() {
@@ -109,8 +114,10 @@ impl Reactor {
             for place in mem::take(&mut self.again) {
                 self.drive(place);
             }
-            if checked.elapsed() >= TICK {
-                checked = Instant::now();
+            let now = Instant::now();
+            pace.served(events.iter().count(), now);
+            if now.duration_since(checked) >= TICK {
+                checked = now;
                 self.check();
             }
             self.report();

@@ -50,13 +50,23 @@ fn request(stream: &mut TcpStream, length: usize) -> String {
     String::from_utf8([read, body].concat()).unwrap()
 }
 
+/// A client with one engine.
 struct Scene {
+    engine: Engine,
     client: Client,
     news: Receiver<News>,
 }
 
 impl Scene {
-    fn new(address: &str, most: usize) -> Self {
+    /// At most so many connections.
+    fn new(most: usize) -> Self {
+        let engine = Engine::new();
+        let address = engine.address();
+        Self::at(&address, engine, most)
+    }
+
+    /// The client is told another address of the engine.
+    fn at(address: &str, engine: Engine, most: usize) -> Self {
         let (tell, news) = channel();
         let second = Duration::from_secs(1);
         let times = Times { connect: second, kept_idle: second, stall: 2 * PATIENCE };
@@ -67,7 +77,7 @@ impl Scene {
         });
         let client = client.unwrap();
         let _ = client.open(POOL, Address::parse(address).unwrap(), most);
-        Self { client, news }
+        Self { engine, client, news }
     }
 
     fn ask(&self, call: u32, want: Want, body: &[u8]) {
@@ -76,6 +86,22 @@ impl Scene {
         let (head, body) = (head.into_bytes(), body.to_vec());
         self.client.request(Asked { call, pool: POOL, head, body, has_body: true, want });
         self.client.wake();
+    }
+
+    /// Asks on a new connection; returns the engine's side of it, behind the request.
+    fn asked(&self, call: u32, want: Want, body: &[u8]) -> TcpStream {
+        self.ask(call, want, body);
+        let mut stream = self.engine.accept();
+        assert!(request(&mut stream, body.len()).as_bytes().ends_with(body));
+        stream
+    }
+
+    /// The same, where the answer has begun with an event.
+    fn begun(&self, call: u32) -> TcpStream {
+        let mut stream = self.asked(call, Want::Pieces, b"");
+        send(&mut stream, &format!("{EVENTS}{}", chunk(FIRST)));
+        assert_eq!(begun(self.next()), (200, FIRST.into(), false));
+        stream
     }
 
     fn next(&self) -> News {
@@ -91,6 +117,15 @@ impl Scene {
         self.client.wake();
         theirs
     }
+}
+
+fn send(stream: &mut TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).unwrap();
+}
+
+/// An answer of known length.
+fn sized(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
 fn begun(news: News) -> (u16, Vec<u8>, bool) {
@@ -110,20 +145,18 @@ fn failed(news: News) -> &'static str {
 const EVENTS: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
+const FIRST: &str = "data: 0\n\n";
+
 fn chunk(text: &str) -> String {
     format!("{:x}\r\n{text}\r\n", text.len())
 }
 
 #[test]
 fn a_short_answer_is_told_once_and_its_connection_serves_the_next() {
-    let engine = Engine::new();
-    let scene = Scene::new(&engine.address(), 4);
-    scene.ask(1, Want::Pieces, b"one");
-    let mut stream = engine.accept();
-    assert!(request(&mut stream, 3).ends_with("\r\n\r\none"));
+    let scene = Scene::new(4);
+    let mut stream = scene.asked(1, Want::Pieces, b"one");
     let body = "{\"usage\":{\"completion_tokens\": 7}}";
-    let answer = format!("HTTP/1.1 200 OK\r\nX-A: b\r\ncontent-length: {}\r\n\r\n", body.len());
-    for piece in format!("{answer}{body}").as_bytes().chunks(11) {
+    for piece in sized("200 OK\r\nX-A: b", body).as_bytes().chunks(11) {
         stream.write_all(piece).unwrap();
         stream.flush().unwrap();
     }
@@ -134,32 +167,25 @@ fn a_short_answer_is_told_once_and_its_connection_serves_the_next() {
     assert_eq!(fields, format!("x-a\nb\ncontent-length\n{}", body.len()).as_bytes());
     scene.ask(2, Want::Text(64), b"");
     request(&mut stream, 0);
-    stream.write_all(b"HTTP/1.1 404 No\r\ncontent-length: 2\r\n\r\nno").unwrap();
+    send(&mut stream, &sized("404 No", "no"));
     assert_eq!(scene.next(), News::Text { call: 2, status: 404, text: "no".into() });
 }
 
 #[test]
 fn a_long_body_is_sent_whole_to_an_engine_that_reads_slowly() {
-    let engine = Engine::new();
-    let scene = Scene::new(&engine.address(), 1);
-    let body = vec![b'x'; 8 << 20];
-    scene.ask(1, Want::Text(64), &body);
-    let mut stream = engine.accept();
-    assert!(request(&mut stream, body.len()).ends_with("xxx"));
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+    let scene = Scene::new(1);
+    let mut stream = scene.asked(1, Want::Text(64), &vec![b'x'; 8 << 20]);
+    send(&mut stream, &sized("200 OK", "ok"));
     assert_eq!(scene.next(), News::Text { call: 1, status: 200, text: "ok".into() });
 }
 
 #[test]
 fn pieces_come_when_they_are_asked_for() {
-    let engine = Engine::new();
-    let scene = Scene::new(&engine.address(), 1);
-    scene.ask(1, Want::Pieces, b"");
-    let mut stream = engine.accept();
-    request(&mut stream, 0);
-    stream.write_all(format!("{EVENTS}{}", chunk(": ping\n\ndata: 1\n\n")).as_bytes()).unwrap();
+    let scene = Scene::new(1);
+    let mut stream = scene.asked(1, Want::Pieces, b"");
+    send(&mut stream, &format!("{EVENTS}{}", chunk(": ping\n\ndata: 1\n\n")));
     assert_eq!(begun(scene.next()), (200, b"data: 1\n\n".to_vec(), false));
-    stream.write_all(format!("{}0\r\n\r\n", chunk("data: 2\n\n")).as_bytes()).unwrap();
+    send(&mut stream, &format!("{}0\r\n\r\n", chunk("data: 2\n\n")));
     let mut rest = Vec::new();
     loop {
         scene.client.more(1);
@@ -176,13 +202,8 @@ fn pieces_come_when_they_are_asked_for() {
 #[test]
 fn an_answer_passes_to_a_client_at_its_pace_and_is_counted() {
     const EVENTS_SENT: usize = 20_000;
-    let engine = Engine::new();
-    let scene = Scene::new(&engine.address(), 1);
-    scene.ask(1, Want::Pieces, b"");
-    let mut stream = engine.accept();
-    request(&mut stream, 0);
-    stream.write_all(format!("{EVENTS}{}", chunk("data: 0\n\n")).as_bytes()).unwrap();
-    assert_eq!(begun(scene.next()).1, b"data: 0\n\n");
+    let scene = Scene::new(1);
+    let mut stream = scene.begun(1);
     let meter = Arc::new(Mutex::new(Meter::default()));
     let mut client = scene.pass(1, true, Some(Arc::clone(&meter)));
     let event = format!("data: {}\n\n", "x".repeat(500));
@@ -191,10 +212,10 @@ fn an_answer_passes_to_a_client_at_its_pace_and_is_counted() {
         let (event, sent) = (event.clone(), Arc::clone(&sent));
         thread::spawn(move || {
             for _ in 0..EVENTS_SENT {
-                stream.write_all(chunk(&event).as_bytes()).unwrap();
+                send(&mut stream, &chunk(&event));
                 *sent.lock().unwrap() += 1;
             }
-            stream.write_all(b"0\r\n\r\n").unwrap();
+            send(&mut stream, "0\r\n\r\n");
             stream
         })
     };
@@ -235,16 +256,11 @@ fn an_answer_passes_to_a_client_at_its_pace_and_is_counted() {
 
 #[test]
 fn an_engine_that_breaks_off_is_told_with_the_place() {
-    let engine = Engine::new();
-    let scene = Scene::new(&engine.address(), 1);
+    let scene = Scene::new(1);
     for (call, (last, is_at_border)) in (1..).zip([("data: 1\n\n", true), ("data: 1\n", false)]) {
-        scene.ask(call, Want::Pieces, b"");
-        let mut stream = engine.accept();
-        request(&mut stream, 0);
-        stream.write_all(format!("{EVENTS}{}", chunk("data: 0\n\n")).as_bytes()).unwrap();
-        begun(scene.next());
+        let mut stream = scene.begun(call);
         let mut client = scene.pass(call, false, None);
-        stream.write_all(chunk(last).as_bytes()).unwrap();
+        send(&mut stream, &chunk(last));
         let mut passed = vec![0; last.len()];
         client.read_exact(&mut passed).unwrap();
         assert_eq!(passed, last.as_bytes());
@@ -253,23 +269,16 @@ fn an_engine_that_breaks_off_is_told_with_the_place() {
         assert_eq!(scene.next(), News::Passed { call, outcome, is_at_border });
     }
     // Before the first byte it is a failure, and one that may be tried again.
-    scene.ask(9, Want::Pieces, b"");
-    let mut stream = engine.accept();
-    request(&mut stream, 0);
-    stream.write_all(EVENTS.as_bytes()).unwrap();
+    let mut stream = scene.asked(9, Want::Pieces, b"");
+    send(&mut stream, EVENTS);
     drop(stream);
     assert_eq!(failed(scene.next()), "ECONNRESET");
 }
 
 #[test]
 fn a_client_that_left_ends_the_engines_answer() {
-    let engine = Engine::new();
-    let scene = Scene::new(&engine.address(), 1);
-    scene.ask(1, Want::Pieces, b"");
-    let mut stream = engine.accept();
-    request(&mut stream, 0);
-    stream.write_all(format!("{EVENTS}{}", chunk("data: 0\n\n")).as_bytes()).unwrap();
-    begun(scene.next());
+    let scene = Scene::new(1);
+    let mut stream = scene.begun(1);
     drop(scene.pass(1, true, None));
     let end = Instant::now() + PATIENCE;
     while stream.write_all(chunk("data: 1\n\n").as_bytes()).is_ok() {
@@ -281,43 +290,36 @@ fn a_client_that_left_ends_the_engines_answer() {
 
 #[test]
 fn an_aborted_call_is_cut_off_and_tells_nothing_more() {
-    let engine = Engine::new();
-    let scene = Scene::new(&engine.address(), 1);
-    scene.ask(1, Want::Pieces, b"");
+    let scene = Scene::new(1);
+    let mut stream = scene.asked(1, Want::Pieces, b"");
     // Waits for the one connection.
     scene.ask(2, Want::Text(64), b"");
     scene.ask(3, Want::Text(64), b"");
-    let mut stream = engine.accept();
-    request(&mut stream, 0);
     scene.client.abort(2);
     scene.client.abort(1);
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
-    let mut stream = engine.accept();
+    let mut stream = scene.engine.accept();
     request(&mut stream, 0);
-    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nuntil the end").unwrap();
+    send(&mut stream, "HTTP/1.1 200 OK\r\n\r\nuntil the end");
     stream.shutdown(Shutdown::Both).unwrap();
     assert_eq!(scene.next(), News::Text { call: 3, status: 200, text: "until the end".into() });
 }
 
 #[test]
 fn what_cannot_be_reached_or_read_has_a_name() {
-    let engine = Engine::new();
-    let address = engine.address();
-    let scene = Scene::new(&address, 1);
-    scene.ask(1, Want::Text(4), b"");
-    let mut stream = engine.accept();
-    request(&mut stream, 0);
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n12345").unwrap();
+    let scene = Scene::new(1);
+    let mut stream = scene.asked(1, Want::Text(4), b"");
+    send(&mut stream, &sized("200 OK", "12345"));
     assert_eq!(failed(scene.next()), "EMSGSIZE");
-    scene.ask(2, Want::Text(4), b"");
-    let mut stream = engine.accept();
-    request(&mut stream, 0);
-    stream.write_all(b"SSH-2.0-OpenSSH\r\n").unwrap();
+    let mut stream = scene.asked(2, Want::Text(4), b"");
+    send(&mut stream, "SSH-2.0-OpenSSH\r\n");
     assert_eq!(failed(scene.next()), "EPROTO");
+    let Scene { engine, client, news } = scene;
+    let gone = Scene { engine: Engine::new(), client, news };
     drop(engine);
-    scene.ask(3, Want::Text(4), b"");
-    assert_eq!(failed(scene.next()), "ECONNREFUSED");
-    let nowhere = Scene::new("unix:/nonexistent/socket", 1);
+    gone.ask(3, Want::Text(4), b"");
+    assert_eq!(failed(gone.next()), "ECONNREFUSED");
+    let nowhere = Scene::at("unix:/nonexistent/socket", Engine::new(), 1);
     nowhere.ask(4, Want::Text(4), b"");
     assert_eq!(failed(nowhere.next()), "ENOENT");
 }
@@ -325,27 +327,18 @@ fn what_cannot_be_reached_or_read_has_a_name() {
 #[test]
 fn a_host_is_found_by_its_name() {
     let engine = Engine::new();
-    let (_, port) = engine
-        .address()
-        .rsplit_once(':')
-        .map(|(host, port)| (host.to_owned(), port.to_owned()))
-        .unwrap();
-    let scene = Scene::new(&format!("localhost:{port}"), 1);
-    scene.ask(1, Want::Text(64), b"");
-    let mut stream = engine.accept();
-    request(&mut stream, 0);
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+    let port = engine.listener.local_addr().unwrap().port();
+    let scene = Scene::at(&format!("localhost:{port}"), engine, 1);
+    let mut stream = scene.asked(1, Want::Text(64), b"");
+    send(&mut stream, &sized("200 OK", "ok"));
     assert_eq!(scene.next(), News::Text { call: 1, status: 200, text: "ok".into() });
 }
 
 #[test]
 fn an_engine_that_is_removed_fails_its_calls_and_takes_no_more() {
-    let engine = Engine::new();
-    let scene = Scene::new(&engine.address(), 1);
-    scene.ask(1, Want::Pieces, b"");
+    let scene = Scene::new(1);
+    let mut stream = scene.asked(1, Want::Pieces, b"");
     scene.ask(2, Want::Pieces, b"");
-    let mut stream = engine.accept();
-    request(&mut stream, 0);
     scene.client.close(POOL);
     assert_eq!(failed(scene.next()), "ECANCELED");
     assert_eq!(failed(scene.next()), "ECANCELED");
