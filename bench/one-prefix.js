@@ -152,8 +152,8 @@ async function measure({ kvBytes, offloadBytes, vaultBytes, restore, isOverTcp, 
       ...(offloadBytes === undefined ? {} : { "offload-bytes": offloadBytes }),
     };
     if (vaultBytes !== undefined) {
-      const address = await (isOverTcp ? stand.vault(vaultBytes) : stand.ownVault(vaultBytes));
-      const options = { arenaBytes: 1.5 * GIB, codec: "auto", restore };
+      const address = isOverTcp ? await stand.vault(vaultBytes) : null;
+      const options = { arenaBytes: 1.5 * GIB, codec: "auto", restore, vaultBytes };
       flags.socket = (await stand.sidecar(address, options)).socket;
     }
     // Removed, because vLLM prefers this variable over `kv_cache_memory_bytes`.

@@ -104,16 +104,6 @@ export class Stand {
     return address;
   }
 
-  /** Starts a vault as a sidecar's own is: on a Unix socket, its memory lent to this user's sidecars; resolves to its address. */
-  async ownVault(maxBytes) {
-    const listen = `unix:${this.path("vault.sock")}`;
-    const vault = `[vault]\nlisten = "${listen}"\nmax_bytes = ${maxBytes}\n`;
-    const config = this.#config(`[cluster]\nrole = "kv_cold"\n\n${vault}`);
-    const { address } = await this.#serve("vault", ["vault"], config);
-    this.#vaults.set(address, this.#processes.at(-1));
-    return address;
-  }
-
   killVault(address) {
     this.#vaults.get(address).kill();
   }
