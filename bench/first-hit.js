@@ -50,7 +50,7 @@ export async function run({ isQuick, say }) {
       ...both(large, "unseen", firstOf, "1.2 GB of weights never seen"),
       ...both(large, "seen", firstOf, "1.2 GB of weights known"),
       ...both(thin, "seen", laterOf, "restored"),
-      ...laterOf(thin.alone, "computed, vLLM alone"),
+      ...laterOf(thin.alone, "computed, vLLM alone", false),
       figure("time until the server answers, over vLLM alone", "s", starts(thin.seen), {
         beside: starts(thin.alone),
         of: "vLLM alone",
@@ -117,15 +117,15 @@ async function played(stand, { name, kinds, shape, asks }, rounds, say) {
   return runs;
 }
 
-/** Returns the first restored prompt of each run, and the later ones; of vLLM alone the first computed one. */
-function partsOf({ asked }) {
-  const restored = asked.filter(({ cached }) => cached > 0);
-  const [first, ...later] = restored.length > 0 ? restored : asked;
-  return { first, later };
+/** Returns the first restored prompt of a run, and the later ones; where nothing is restored, the first computed one. */
+function partsOf({ asked }, isRestored) {
+  const [first, ...later] = asked.filter(({ cached }) => cached > 0 === isRestored);
+  if (first !== undefined) return { first, later };
+  throw new Error(`no prompt of ${asked.length} was ${isRestored ? "restored" : "computed"}`);
 }
 
 function firstOf(runs, what) {
-  const firsts = runs.map((one) => partsOf(one).first);
+  const firsts = runs.map((one) => partsOf(one, true).first);
   return [
     figure(
       `${what}: the first restored prompt is asked after the server is up`,
@@ -136,8 +136,8 @@ function firstOf(runs, what) {
   ];
 }
 
-function laterOf(runs, what) {
-  const parts = runs.map(partsOf);
+function laterOf(runs, what, isRestored = true) {
+  const parts = runs.map((one) => partsOf(one, isRestored));
   const ms = ({ seconds }) => seconds * 1e3;
   const later = parts.map((part) => median(part.later.map(ms)));
   return [
