@@ -357,6 +357,41 @@ def test_a_refusal_is_said_once_for_each_cause_and_retried_less_and_less(
     assert waits[:6] == [40.0, 80.0, 160.0, 320.0, 600.0, 600.0]
 
 
+def test_a_first_sidecar_that_may_be_starting_is_looked_for_often(
+    socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _, most: most)
+    monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 1.0)
+    monkeypatch.setattr(limits, "RECONNECT_YOUNG_S", 2.0)
+    monkeypatch.setattr(limits, "RECONNECT_MAX_S", 1e6)
+    ear = Ear(socket_path)
+    waits: list[float] = []
+
+    def sleep(_: Channel, seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 4:
+            monkeypatch.setattr(limits, "SIDECAR_START_S", 0.0)
+        ear.channel._closing = len(waits) == 6
+
+    monkeypatch.setattr(Channel, "_sleep", sleep)
+    ear.channel.start()
+    ear.channel._thread.join()
+    assert waits == [1.0, 2.0, 2.0, 2.0, 2.0, 4.0]
+
+
+def test_what_is_new_is_told_at_once_when_asked(
+    socket_path: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PING_EVERY_S", 1e6)
+    with FakeSidecar(socket_path) as sidecar:
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        for number in (1, 2):
+            ear.counters.add("news", number)
+            ear.channel.report()
+            assert sidecar.expect("counts", number)[-1]["counters"] == {"news": number}
+
+
 def test_frames_sent_together_with_welcome_are_not_lost(
     socket_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

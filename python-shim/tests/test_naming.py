@@ -1,5 +1,6 @@
 """An engine without a whole name keeps and restores nothing, and says why; the workers' word completes it."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_before_the_files_are_read_nothing_is_saved_or_asked_and_progress_is_tol
     weights = known_weights()
     weights.digest = ""
     weights._files.total_bytes, weights._files.done_bytes = 200, 122
-    weights.start = lambda: None  # type: ignore[method-assign]
+    weights.begin = weights.start = lambda: None  # type: ignore[method-assign]
     with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar, weights=weights) as bench:
         request = bench.new(Request("r", 16))
         assert bench.ask(request) == NOTHING
@@ -127,6 +128,34 @@ def test_before_the_files_are_read_nothing_is_saved_or_asked_and_progress_is_tol
         wait_until(bench.is_decided, "the fidelity is decided")
         assert len(bench.step({"r": 16}, r=[1, 2, 3, 4]).saves) == 4
         assert told(sidecar, 2)[-1] == {"percent": 100, "refused": ""}
+
+
+def test_the_files_are_read_without_a_sidecar_and_their_digest_is_told_at_once(
+    socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = known_weights()
+    weights.digest = ""
+    may_read = threading.Event()
+
+    def identify() -> str:
+        may_read.wait()
+        return "files:read"
+
+    weights._identify = identify  # type: ignore[method-assign]
+    with Bench(socket_path, None, weights=weights) as bench:
+        assert weights._thread.is_alive()
+        monkeypatch.setattr(limits, "NAMING_START_WAIT_S", 0.0)
+        monkeypatch.setattr(
+            limits, "PING_EVERY_S", 1e6
+        )  # nothing is told with a ping but the first
+        with FakeSidecar(socket_path) as sidecar:
+            channel = bench.shim._channel
+            wait_until(lambda: channel.is_up, "the channel is up")
+            channel.report()
+            wait_until(lambda: not channel._is_due, "the first report")
+            may_read.set()
+            wait_until(lambda: sidecar.weights, "the digest")
+            assert [frame["weights"] for frame in sidecar.weights] == ["files:read"]
 
 
 def test_a_refusal_is_told_to_every_connection(

@@ -1,6 +1,7 @@
 """A model is named by every byte of its files, wherever they lie; what cannot be read whole has no name."""
 
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import pytest
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.api.exempt import FILES
+from tierkv.connectors.vllm.naming import digests
 from tierkv.connectors.vllm.naming.files import hub_cache
-from tierkv.connectors.vllm.naming.weights import Weights
+from tierkv.connectors.vllm.naming.weights import Weights, read_ahead, weights_of
 
 from .support.engine import vllm_config
 
@@ -239,3 +241,53 @@ def test_it_starts_once_and_ends_when_told(tmp_path: Path, state: Path) -> None:
     assert weights.refused == "the engine ends"
     assert weights.percent < 100
     assert not os.path.exists(state / "weights.json") or weights.digest == ""
+
+
+def test_what_a_worker_began_to_read_its_scheduler_side_goes_on_with(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    config = vllm_config(make_model(tmp_path / "m"))
+    config.parallel_config.distributed_executor_backend = "uni"
+    read_ahead(config, "")
+    begun = weights_of(config, "")
+    assert begun._thread.ident is not None
+    begun._thread.join()
+    other = weights_of(config, "")
+    assert other is not begun
+    assert other._thread.ident is None
+
+
+def test_a_process_beside_one_that_reads_waits_for_its_digests(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = vllm_config(make_model(tmp_path / "m"))
+    monkeypatch.setattr(limits, "DIGEST_SETTLED_NS", -LATER_NS)
+    first, second = Weights(config, state, LATER_NS), Weights(config, state, LATER_NS)
+    may_read, reads = threading.Event(), threading.Event()
+    read_all = first._files._read_all
+
+    def wait_and_read(wanted: Any) -> None:
+        reads.set()
+        may_read.wait()
+        read_all(wanted)
+
+    monkeypatch.setattr(first._files, "_read_all", wait_and_read)
+    is_put_off = threading.Event()
+    take = digests._takes
+
+    def takes(lock: int) -> bool:
+        is_free = take(lock)
+        if not is_free:
+            is_put_off.set()
+        return is_free
+
+    monkeypatch.setattr(digests, "_takes", takes)
+    first.begin()
+    assert reads.wait(10)
+    second.begin()
+    assert is_put_off.wait(10)
+    may_read.set()
+    second._thread.join()
+    assert second.digest == first.digest
+    assert second._files.done_bytes == 0

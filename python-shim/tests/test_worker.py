@@ -1,5 +1,6 @@
 """The worker side and a scripted sidecar: copies land where they must, credits and reports are exact, nothing waits."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +10,16 @@ import torch
 from lab.step_clock import clock_of
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.api.metadata import StepReceipts
+from tierkv.connectors.vllm.engine import worker
+from tierkv.connectors.vllm.engine.worker import WorkerShim
+from tierkv.connectors.vllm.link.autostart import Autostart
+from tierkv.connectors.vllm.link.channel import Channel
 from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.link.settings import Settings
 from tierkv.connectors.vllm.pages.copies import CudaCopier
 
 from .support.device import Device
+from .support.engine import vllm_config
 from .support.sidecar import FakeArena, FakeSidecar, pairs, wait_until
 from .support.worker import BLOCKS, GROUP, HASHES, Rank
 
@@ -35,6 +42,27 @@ def test_the_first_word_is_what_the_engine_holds(bench: Rank) -> None:
     assert register["step_tokens"] == 128
     (hello,) = bench.fake.hellos
     assert (hello["role"], hello["rank"], hello["world"]) == ("worker", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "backend", "begun"),
+    [(0, "uni", "sidecar, files"), (0, "mp", "sidecar, files"), (1, "mp", ""), (0, "ray", "")],
+)
+def test_a_first_rank_begins_what_takes_long_before_there_is_a_scheduler_side(
+    socket_path: str, monkeypatch: pytest.MonkeyPatch, rank: int, backend: str, begun: str
+) -> None:
+    seen: list[str] = []
+    looked = threading.Event()
+    monkeypatch.setattr(Autostart, "attempt", lambda _: seen.append("sidecar"))
+    monkeypatch.setattr(worker, "read_ahead", lambda _config, identity: seen.append(identity))
+    monkeypatch.setattr(Channel, "_note_absence", lambda *_: looked.set())
+    config = vllm_config(world=2, rank=rank)
+    config.parallel_config.distributed_executor_backend = backend
+    shim = WorkerShim(config, Settings(socket_path, "test", identity="files"), [GROUP], BLOCKS)
+    shim._channel.start()
+    assert looked.wait(10)
+    shim.shutdown()
+    assert ", ".join(sorted(set(seen), reverse=True)) == begun
 
 
 def test_saved_blocks_lie_in_the_granted_slots(bench: Rank) -> None:

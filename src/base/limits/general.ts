@@ -283,8 +283,8 @@ export const SAVE_ITEMS_MAX = 4096;
 export const SAVE_QUEUE_BYTES_MAX: number = 512 * MIB;
 /** Blocks encoded ahead of the lanes, all engines together; further blocks wait in the engine's own cache. */
 export const SAVE_AHEAD_BYTES_MAX: number = SAVE_QUEUE_BYTES_MAX / 2;
-/** The same as a share of all arenas, or one block, because these records are memory beside the arenas. */
-export const SAVE_AHEAD_SHARE: number = 1 / 16;
+/** The same as a share of all arenas, because these records are memory beside them. */
+export const SAVE_AHEAD_SHARE: number = 1 / 32;
 /** One encode task, and one Store call: long enough to pay for its overhead. */
 export const SAVE_BATCH_BYTES: number = 8 * MIB;
 export const SAVE_BATCH_ITEMS = 512;

@@ -31,11 +31,6 @@ export class SaveRoom {
     return Math.max(0, most - this.#aheadBytes);
   }
 
-  /** True where a block may be encoded ahead: always one, however large. */
-  isFor(blockBytes: number): boolean {
-    return this.#aheadBytes === 0 || blockBytes <= this.aheadBytes;
-  }
-
   /** Counts blocks that are encoded ahead until they are stored or dropped, as negative bytes then. */
   made(bytes: number): void {
     this.#aheadBytes += bytes;

@@ -259,7 +259,7 @@ export class Saver {
 
   /** True where the worker is short of slots and little is encoded yet, or the engine leaves. Otherwise blocks wait in their slots. */
   #mayEncode({ isLeaving, source }: Queue): boolean {
-    return isLeaving || (source.isShort() && this.room.isFor(source.sourceBytes));
+    return isLeaving || (source.isShort() && source.sourceBytes <= this.room.aheadBytes);
   }
 
   /** True for records that are sent twice or have varying length: they are encoded before they are sent. */
@@ -285,17 +285,22 @@ export class Saver {
     queue.isBusy = true;
     if (isDeferred) this.#deferring.add(store);
     if (this.#queues.delete(queue)) this.#queues.add(queue);
-    const isAhead = !isDeferred && !isMadeAhead;
-    const most = isDeferred ? store.batchBytes : SAVE_BATCH_BYTES;
-    const room = isAhead && !queue.isLeaving ? this.room.aheadBytes : most;
-    const batch = takeBatch(queue.pending, source.sourceBytes, Math.min(most, room));
-    this.#pass(queue, batch, { isDeferred, isAhead })
+    const how = { isDeferred, isAhead: !isDeferred && !isMadeAhead };
+    const batch = takeBatch(queue.pending, source.sourceBytes, this.#mostOf(queue, how));
+    this.#pass(queue, batch, how)
       .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
       .finally(() => {
         queue.isBusy = false;
         if (isDeferred) this.#deferring.delete(store);
         this.#pumpAll();
       });
+  }
+
+  /** Returns the most bytes of a queue's next batch. */
+  #mostOf({ store, isLeaving }: Queue, { isDeferred, isAhead }: Passed): number {
+    if (isDeferred) return store.batchBytes;
+    const isBounded = isAhead && !isLeaving;
+    return isBounded ? Math.min(SAVE_BATCH_BYTES, this.room.aheadBytes) : SAVE_BATCH_BYTES;
   }
 
   /** Encodes or defers one batch and passes the records on. Slots are free once their records are encoded, or if deferred, sent. */

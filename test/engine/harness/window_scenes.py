@@ -284,7 +284,7 @@ class WindowRig(Rig):
             self.abort(name)
         elif fault == "copy_failed":
             self.chance.choice(self.workers).failing.add(name)
-        elif fault == "preempt" and not self.shim._windows.by_id:
+        elif fault == "preempt" and not any(map(self.is_loading, self.scheduler.requests)):
             self.preempt_all()
         elif fault != "preempt":
             vault.end(plan, fault)

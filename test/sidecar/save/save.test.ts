@@ -2,7 +2,11 @@
 import { describe, expect, test } from "vitest";
 import { toNamespace } from "../../../src/base/block.ts";
 import { blockKey } from "../../../src/base/key-text.ts";
-import { SAVE_QUEUE_BYTES_MAX, STORE_TIMEOUT_MS } from "../../../src/base/limits/general.ts";
+import {
+  SAVE_AHEAD_SHARE,
+  SAVE_QUEUE_BYTES_MAX,
+  STORE_TIMEOUT_MS,
+} from "../../../src/base/limits/general.ts";
 import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import type { SidecarCounters } from "../../../src/base/metrics.ts";
 import type { EncodePool } from "../../../src/codec/pool.ts";
@@ -179,6 +183,7 @@ describe("drops", () => {
   test("a block that cannot be encoded, or is left when its engine goes: why is kept", async () => {
     const { saver, outcomes } = closedSaver(() => Promise.reject(new Error("no codec")));
     const source = saveSource(16, [], true);
+    saver.room.addArena(16 / SAVE_AHEAD_SHARE);
     const asked = { class: "kv", tenant: 0 } as const;
     const items = itemsOf(2);
     const reasonOf = (at: number): string =>

@@ -76,6 +76,9 @@ NAMING_NICE: Final = 19
 NAMING_BUFFER_BYTES: Final = MIB
 #: Bytes of a file that have a digest of their own, so that several threads read one file.
 NAMING_SEGMENT_BYTES: Final = 64 * MIB
+#: Lock files in the state folder by which processes take turns at reading a model; pause between tries, seconds.
+NAMING_LOCKS: Final = 16
+NAMING_LOCK_POLL_S: Final = 0.05
 #: Characters of an operator's name for a model's weights: as `src/base/limits/general.ts` has it.
 IDENTITY_CHARS_MAX: Final = 256
 #: Bytes of a loaded model that are digested at a time; on a GPU five times as many are needed beside them.
@@ -103,6 +106,8 @@ DIGEST_SETTLED_NS: Final = 2_000_000_000
 #: Reconnect back-off, seconds: first wait and ceiling, both jittered.
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_MAX_S: Final = 2.0
+#: The ceiling while the first sidecar may still be starting.
+RECONNECT_YOUNG_S: Final = 0.2
 #: The ceiling after a refusal, whose cause does not change by itself.
 RECONNECT_REFUSED_MAX_S: Final = 30.0
 #: Causes of refusals that are logged; each once.

@@ -319,6 +319,16 @@ def schedules_per_rank(config: "VllmConfig") -> bool:
     return is_launched and parallel.world_size > 1
 
 
+def works_beside_scheduler(config: "VllmConfig") -> bool:
+    """Tell whether the worker runs in the process of its scheduler, as one rank alone does."""
+    return str(config.parallel_config.distributed_executor_backend) == "uni"
+
+
+def is_beside_scheduler(config: "VllmConfig") -> bool:
+    """Tell whether rank 0 runs on the machine of its scheduler; Ray may place it elsewhere."""
+    return config.parallel_config.distributed_executor_backend in ("uni", "mp")
+
+
 def steps_by_calls_only() -> bool:
     """Tell whether the engine runs in its caller's process, and so makes no step after a batch's last one."""
     return not envs.VLLM_ENABLE_V1_MULTIPROCESSING

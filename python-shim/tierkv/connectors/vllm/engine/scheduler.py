@@ -24,7 +24,7 @@ from tierkv.connectors.vllm.naming.generation import Generations
 from tierkv.connectors.vllm.naming.hello import hello_frame
 from tierkv.connectors.vllm.naming.markers import Markers
 from tierkv.connectors.vllm.naming.naming import Naming
-from tierkv.connectors.vllm.naming.weights import Weights
+from tierkv.connectors.vllm.naming.weights import Weights, weights_of
 from tierkv.connectors.vllm.pages import replicas
 from tierkv.connectors.vllm.pages.amx import FirstStep
 from tierkv.connectors.vllm.pages.grid import Grid
@@ -85,7 +85,7 @@ class SchedulerShim:
         compat.check_hash_root()
         parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
         model = str(config.model_config.model)
-        found = weights or Weights(config, identity=settings.identity)
+        found = weights or weights_of(config, settings.identity)
         order = namespace.order_of(groups)
         self._naming = Naming(parts, model, self._world, found, self.counters, order=order)
         self._handoffs = Handoffs(config, self._grid, self._naming, self.counters)
@@ -129,6 +129,8 @@ class SchedulerShim:
         self._truth = TruthChecks(self._book, self.counters, has_drafts=has_drafts)
         self._socket = settings.place
         if groups:
+            found.when_known = self._channel.report
+            found.begin()
             self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------

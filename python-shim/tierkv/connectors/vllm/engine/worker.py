@@ -21,12 +21,14 @@ from tierkv.connectors.vllm.api.metadata import (
 from tierkv.connectors.vllm.api.resolved import resolve
 from tierkv.connectors.vllm.engine.gauge import StepGauge
 from tierkv.connectors.vllm.link import failpoint
+from tierkv.connectors.vllm.link.autostart import Autostart
 from tierkv.connectors.vllm.link.channel import Channel
 from tierkv.connectors.vllm.link.counters import Counters, Durations
 from tierkv.connectors.vllm.link.frames import Frame
 from tierkv.connectors.vllm.link.guard import Failures
 from tierkv.connectors.vllm.link.settings import Settings
 from tierkv.connectors.vllm.naming.hello import hello_frame, register_frame
+from tierkv.connectors.vllm.naming.weights import read_ahead
 from tierkv.connectors.vllm.naming.weightwatch import WeightWatch
 from tierkv.connectors.vllm.pages.arena import Arena
 from tierkv.connectors.vllm.pages.copies import Batch, Copier, make_copier
@@ -71,9 +73,18 @@ class WorkerShim:
         self._copier = Copier()
         self._gauge: StepGauge | None = None
         hello = hello_frame(config, "worker", self._rank, copies)
+        # Started here, because vLLM still warms up for seconds before it makes the scheduler side.
+        is_first = self._rank == 0 and compat.is_beside_scheduler(config)
+        self._autostart = Autostart(settings) if is_first else None
         self._channel = Channel(
-            settings.socket, hello, self, self.counters.take_changes, reports=self._reports
+            settings.socket,
+            hello,
+            self,
+            self.counters.take_changes,
+            self._autostart.attempt if self._autostart is not None else lambda: None,
+            reports=self._reports,
         )
+        self._files = read_ahead(config, settings.identity) if groups and is_first else None
         self.arrivals = Arrivals(len(groups))
         self._tickets = Tickets()
         self._receipts = StepReceipts()
@@ -129,6 +140,8 @@ class WorkerShim:
     def on_open(self, welcome: Frame) -> None:
         """Describe this rank's groups; the sidecar answers with an arena once all ranks have."""
         del welcome
+        if self._autostart is not None:
+            self._autostart.served()
         self._send(register_frame(self._config, self._num_blocks, self._groups.values()))
 
     def on_frame(self, frame: Frame) -> None:
@@ -443,6 +456,8 @@ class WorkerShim:
 
     def shutdown(self) -> None:
         """End the connection; the sidecar takes its slots back at the socket's end."""
+        if self._files is not None:
+            self._files.close()
         self._channel.close()
         self.failures.attempt("shutdown", self._copier.close)
 

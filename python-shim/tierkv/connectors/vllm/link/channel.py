@@ -77,6 +77,7 @@ class Channel:
         self._overflowed = False
         self._owed_since: float | None = None
         self._last_ping = 0.0
+        self._is_due = True
         self._complained = ""
         self._was_welcome = self._was_ever_welcome = False
         self._begun_s = 0.0
@@ -124,6 +125,11 @@ class Channel:
             self._wake()  # releases the GIL, so only once for a burst
         return not self._overflowed
 
+    def report(self) -> None:
+        """Report what is new now, not with the next ping. From any thread."""
+        self._is_due = True
+        self._wake()
+
     def suspect(self) -> None:
         """Treats the sidecar as hung until its next frame, because a reply is overdue."""
         self._owed_since = time.monotonic() - limits.SILENCE_MAX_S
@@ -161,7 +167,8 @@ class Channel:
         wait_s = limits.RECONNECT_FIRST_S
         while not self._closing:
             connected_at = time.monotonic()
-            most_s = limits.RECONNECT_MAX_S
+            is_starting = not self._was_ever_welcome and self._is_young(connected_at)
+            most_s = limits.RECONNECT_YOUNG_S if is_starting else limits.RECONNECT_MAX_S
             try:
                 self._serve_one_connection()
             except RefusedError as error:
@@ -180,9 +187,13 @@ class Channel:
         self._woken.close()
         self._waking.close()
 
+    def _is_young(self, now: float) -> bool:
+        """Tell whether the first sidecar may still be starting."""
+        return now - self._begun_s < limits.SIDECAR_START_S
+
     def _note_absence(self, error: OSError) -> None:
         """Complain of an absent sidecar, but not while the first one may still be starting."""
-        if self._was_ever_welcome or time.monotonic() - self._begun_s >= limits.SIDECAR_START_S:
+        if self._was_ever_welcome or not self._is_young(time.monotonic()):
             is_gone = isinstance(error, FileNotFoundError)
             self._complain("there is no socket" if is_gone else "nobody listens on its socket")
 
@@ -334,9 +345,9 @@ class Channel:
 
     def _heartbeat(self) -> None:
         now = time.monotonic()
-        if now - self._last_ping < limits.PING_EVERY_S:
+        if not self._is_due and now - self._last_ping < limits.PING_EVERY_S:
             return
-        self._last_ping = now
+        self._last_ping, self._is_due = now, False
         if self._owed_since is None:
             self._owed_since = now
         counters, reports = self._changes(), self._reports()

@@ -1,13 +1,15 @@
 """Owns the digests of whole files: read in the background by few threads of low priority, kept for the next start."""
 
 import contextlib
+import fcntl
 import json
 import os
 import queue
 import stat
 import threading
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -92,6 +94,29 @@ class DigestStore:
         self._kept.pop(str(path), None)
         self._kept[str(path)] = [*stamp, digest]
 
+    @contextlib.contextmanager
+    def alone(self, folder: Path, closing: threading.Event) -> Iterator[None]:
+        """Wait until no other process of this user reads a model in `folder`, and know what it has found.
+
+        Ranks and schedulers of one machine start together, and would each read the same files.
+        """
+        number = zlib.crc32(os.fsencode(folder)) % limits.NAMING_LOCKS
+        path = self._path.with_name(f"reading-{number}.lock")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = -1
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(path, flags, 0o600)
+        try:
+            while lock >= 0 and not _takes(lock):
+                if closing.wait(limits.NAMING_LOCK_POLL_S):
+                    break
+            self._kept = {**self._read(), **self._kept}
+            yield
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
     def save(self) -> None:
         """Write the digests, merged with another engine's; an unwritable state folder keeps nothing."""
         kept = {**self._read(), **self._kept}
@@ -127,6 +152,17 @@ class DigestStore:
                 return {str(path): list(row) for path, row in files.items()}
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 return {}
+
+
+def _takes(lock: int) -> bool:
+    """Lock a file; False while another process has it locked. A file system without locks locks nobody out."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class _Reading:
@@ -182,13 +218,21 @@ class FileDigests:
                 found[path] = kept
             else:
                 wanted.append(_Reading(path, stamp))
-        self.total_bytes = sum(one.stamp.size for one in wanted)
-        self._read_all(wanted)
-        for one in wanted:
-            found[one.path] = one.digest()
         if wanted:
-            self._store.save()
+            self.total_bytes = sum(one.stamp.size for one in wanted)
+            with self._store.alone(wanted[0].path.parent, self._closing):
+                found |= self._read_wanted(wanted)
         return found
+
+    def _read_wanted(self, wanted: Sequence[_Reading]) -> dict[Path, str]:
+        """Read files, but those whose digest another process has stored meanwhile."""
+        kept = {one.path: self._store.get(one.path, one.stamp) for one in wanted}
+        left = [one for one in wanted if kept[one.path] is None]
+        self._read_all(left)
+        if left:
+            self._store.save()
+        read = {one.path: one.digest() for one in left}
+        return {path: digest or read[path] for path, digest in kept.items()}
 
     def _read_all(self, wanted: Sequence[_Reading]) -> None:
         left: queue.SimpleQueue[tuple[_Reading, int]] = queue.SimpleQueue()

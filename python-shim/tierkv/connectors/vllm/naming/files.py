@@ -53,19 +53,26 @@ class ModelFiles:
         """
         self.digest = f"stated:{identity}" if identity else ""
         self.refused = ""
+        #: Called on the reading thread once there is a digest, or a reason why there is none.
+        self.when_known: Callable[[], None] = lambda: None
         self._sources = sources
         self._has_weights = has_weights
         store = digests.DigestStore(folder or digests.state_folder())
         self._files = digests.FileDigests(store, born_ns or digests.process_born_ns())
         self._thread = threading.Thread(target=self._run, name="tierkv-naming", daemon=True)
 
+    def begin(self) -> None:
+        """Begin to read, once; returns at once."""
+        if not self.digest and self._thread.ident is None:
+            self._thread.start()
+
     def start(self) -> None:
         """Begin to read, and wait a moment, so that small models, and those with kept digests, are named at once.
 
-        Called on the helper thread at the first connection, so that the engine's start does not wait.
+        Called on the helper thread at a connection, so that the engine's start does not wait.
         """
-        if not self.digest and self._thread.ident is None:
-            self._thread.start()
+        self.begin()
+        if self._thread.is_alive():
             self._thread.join(limits.NAMING_START_WAIT_S)
 
     @property
@@ -87,6 +94,7 @@ class ModelFiles:
         except Exception as error:  # no caller waits for this thread, so it must leave an answer
             log.exception("tierKV: the model's files cannot be read")
             self.refused = f"the model's files cannot be read ({error!r})"
+        self.when_known()
 
     def _identify(self) -> str:
         listed = {

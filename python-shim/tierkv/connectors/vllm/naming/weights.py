@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
+#: By engine id, weights whose files are being read since before the engine's scheduler side exists.
+_begun: dict[str, "Weights"] = {}
+
+
 class Weights(ModelFiles):
     """The digest of the files of vLLM's model."""
 
@@ -38,6 +42,24 @@ class Weights(ModelFiles):
             identity=identity,
             has_weights=lambda: str(config.load_config.load_format) != "dummy",
         )
+
+
+def read_ahead(config: "VllmConfig", identity: str) -> Weights:
+    """Begin to read an engine's files for its scheduler side, which is made later, perhaps in another process.
+
+    Another process finds the digests where they are kept (digests.py).
+    """
+    weights = Weights(config, identity=identity)
+    if compat.works_beside_scheduler(config):
+        _begun[str(config.kv_transfer_config.engine_id)] = weights
+    weights.begin()
+    return weights
+
+
+def weights_of(config: "VllmConfig", identity: str) -> Weights:
+    """Give the weights of an engine, whose files may be being read already."""
+    begun = _begun.pop(str(config.kv_transfer_config.engine_id), None)
+    return begun or Weights(config, identity=identity)
 
 
 def sources(config: "VllmConfig", environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
