@@ -268,5 +268,5 @@ function codeOf(error: unknown): unknown {
 function reasonOf(error: unknown): string {
   const { message } = toTierkvError(error);
   const code = codeOf(error);
-  return code === null || message.includes(String(code)) ? message : `${String(code)}: ${message}`;
+  return typeof code === "string" && !message.includes(code) ? `${code}: ${message}` : message;
 }

@@ -79,18 +79,21 @@ test.skipIf(!HAS_VALKEY)("a Valkey that stops answering is not asked", async () 
   );
 });
 
-test.skipIf(!HAS_VALKEY)("a Valkey is asked for a prompt's tenant, whose names a flush changes", async () => {
-  const server = await ValkeyServer.start();
-  const config = secretFile(`[cluster]\nkv_cold = "${server.address}"\n`, "tierkv.toml");
-  const asked = await askVaults(loadConfig(config, {}), pino({ level: "silent" }));
-  onTestFinished(() => asked.close());
-  const [vault] = asked.vaults();
-  const of = { address: server.address, name: "kv" as const, settings: { class: 1 } };
-  const store = closeAfterTest(new ColdStore({ ...of, logger }));
-  await store.flush(null, SOON_MS, null, null, 5);
-  const pages = await Pages.open(3, 4096);
-  await store.store(NAMESPACE, pages.encode(), SOON_MS, 5, 1);
-  const held = async (tenant: number): Promise<number | undefined> =>
-    (await vault!.lookup(toNamespace(NAMESPACE), pages.keys, SOON_MS, tenant))[0];
-  expect([await held(5), await held(0)]).toEqual([0b111, 0]);
-});
+test.skipIf(!HAS_VALKEY)(
+  "a Valkey is asked for a prompt's tenant, whose names a flush changes",
+  async () => {
+    const server = await ValkeyServer.start();
+    const config = secretFile(`[cluster]\nkv_cold = "${server.address}"\n`, "tierkv.toml");
+    const asked = await askVaults(loadConfig(config, {}), pino({ level: "silent" }));
+    onTestFinished(() => asked.close());
+    const [vault] = asked.vaults();
+    const of = { address: server.address, name: "kv" as const, settings: { class: 1 } };
+    const store = closeAfterTest(new ColdStore({ ...of, logger }));
+    await store.flush(null, SOON_MS, null, null, 5);
+    const pages = await Pages.open(3, 4096);
+    await store.store(NAMESPACE, pages.encode(), SOON_MS, 5, 1);
+    const held = async (tenant: number): Promise<number | undefined> =>
+      (await vault!.lookup(toNamespace(NAMESPACE), pages.keys, SOON_MS, tenant))[0];
+    expect([await held(5), await held(0)]).toEqual([0b111, 0]);
+  },
+);
