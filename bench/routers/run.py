@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the gateway beside vllm-router and sglang-router: same engines, same load, the router alone on a core.
 
-Usage: bench/routers/run.py [--seconds N] [--rounds N], in a built checkout with Go and two processors.
+Usage: bench/routers/run.py [--seconds N] [--rounds N] [--write], in a built checkout with Go and two processors.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from table import Row, write_table
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+PAGE = ROOT / "docs" / "performance" / "gateway.md"
 PACKAGES = ["vllm-router==0.1.17", "sglang-router==0.3.2"]
 ENGINES = 4
 PRESETS = ["round-robin", "prefix-weighted", "earliest-token"]
 POLICIES = ["round_robin", "cache_aware"]
 #: Mode of the load, its connections, and its share of `--seconds`.
 LOADS = [("slow", 8, 1.0), ("fast", 64, 1.0), ("stream", 300, 0.5), ("crowd", 5_000, 0.5)]
-#: Requests that the gateway sends to one engine at once: room for the crowd.
-IN_FLIGHT = 2_000
+#: Requests at one engine at once, of the gateway, and of a router over all: room for the crowd.
+IN_FLIGHT, AT_ONCE = 2_000, 8_000
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 #: Router on the first processor, engines and load on the second.
 ROUTER, OTHERS = ["taskset", "-c", "0"], ["taskset", "-c", "1"]
@@ -95,8 +98,8 @@ def load(scene: Scene, url: str, mode: str, connections: int, seconds: float) ->
     return dict(json.loads(done.stdout))
 
 
-def measure(scene: Scene, name: str, port: int, pid: int | None) -> None:
-    """Prints a row for each load."""
+def measure(scene: Scene, name: str, port: int, pid: int | None) -> Iterator[Row]:
+    """Prints and yields a row for each load."""
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
     load(scene, url, "fast", 8, 2)
     for mode, connections, share in LOADS:
@@ -110,6 +113,7 @@ def measure(scene: Scene, name: str, port: int, pid: int | None) -> None:
         row["mb"] = resident_mb(pid) if pid is not None else 0
         row["peak_mb"] = resident_mb(pid, "VmHWM") if pid is not None else 0
         print(json.dumps(row), flush=True)
+        yield row
 
 
 @contextlib.contextmanager
@@ -153,14 +157,19 @@ def routers(scene: Scene) -> Iterator[tuple[str, int, list[str], dict[str, str]]
             port = free_port()
             argv = [str(scene.folder / "venv/bin" / program), *first, "--worker-urls", *urls]
             argv += ["--host", "127.0.0.1", "--port", str(port), "--policy", policy]
-            yield f"{program} {policy}", port, [*argv, "--prometheus-port", str(free_port())], {}
+            argv += ["--prometheus-port", str(free_port())]
+            argv += ["--max-concurrent-requests", str(AT_ONCE)]
+            yield f"{program} {policy}", port, argv, {}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=8, help="of each load")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="renew the table of the docs")
+    parser.add_argument("--only", default="", help="routers whose name has this text")
     options = parser.parse_args()
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         folder = Path(place)
         tool = folder / "routers"
@@ -172,13 +181,16 @@ def main() -> None:
             argv = [*OTHERS, str(tool), "engine", str(engine)]
             stack.enter_context(running(scene, argv, GOMAXPROCS="1"))
             wait_until_up(engine)
-        measure(scene, "one engine, no router", scene.engines[0], None)
+        list(measure(scene, "one engine, no router", scene.engines[0], None))
         for _ in range(options.rounds):
             for name, port, argv, environment in routers(scene):
+                if options.only not in name:
+                    continue
                 with running(scene, [*ROUTER, *argv], **environment) as child:
                     wait_until_up(port)
                     time.sleep(SETTLE_S)
-                    measure(scene, name, port, child.pid)
+                    rows += measure(scene, name, port, child.pid)
+    write_table(rows, PAGE if options.write else None)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 // Owns logging: pino to stderr, coloured lines on a terminal unless NO_COLOR is set, else JSON; never payload bytes or stack traces.
+import { createRequire } from "node:module";
 import { pino } from "pino";
 import type { DestinationStream, Logger as PinoLogger, LoggerOptions } from "pino";
-import { PinoPretty } from "pino-pretty";
+import type { PinoPretty } from "pino-pretty";
 import { toTierkvError } from "./errors.ts";
 import { LogBudget } from "./log-budget.ts";
 import { printable } from "./printable.ts";
@@ -56,7 +57,10 @@ function plainStream(destination: DestinationStream | undefined): DestinationStr
 }
 
 function prettyStream(destination: DestinationStream | undefined): DestinationStream {
-  return PinoPretty({
+  // Loaded for a terminal alone, because every process would keep its megabytes.
+  const load = createRequire(import.meta.url);
+  const { PinoPretty: pretty } = load("pino-pretty") as { PinoPretty: typeof PinoPretty };
+  return pretty({
     destination: destination === undefined ? STDERR : destination,
     sync: true,
     ignore: "pid,name",

@@ -92,7 +92,7 @@ async function lookUpOnce(path: string): Promise<Buffer> {
     const [vault, ...others] = asked.vaults();
     expect(others).toEqual([]);
     const keys = packKeys(Buffer.alloc(HASH_BYTES, 1), 0, 0);
-    return await vault!.lookup(toNamespace(Buffer.alloc(NAMESPACE_BYTES, 1)), keys, 10_000);
+    return await vault!.lookup(toNamespace(Buffer.alloc(NAMESPACE_BYTES, 1)), keys, 10_000, 0);
   } finally {
     await asked.close();
   }

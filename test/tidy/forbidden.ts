@@ -49,8 +49,9 @@ const SCRIPT: readonly Construct[] = [
   },
   {
     what: "objects from bytes",
-    // Numbers of the heap are no objects from bytes.
-    words: /\bv8\.deserialize\(|(?<!^import \{ getHeapStatistics \} from )["'](?:node:)?v8["']/gm,
+    // Numbers and flags of the heap are no objects from bytes.
+    words:
+      /\bv8\.deserialize\(|(?<!^import \{ (?:get\w+Statistics|setFlagsFromString|, )+ \} from )["'](?:node:)?v8["']/gm,
     example: "v8.deserialize(x);\n",
   },
   {

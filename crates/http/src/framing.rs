@@ -48,6 +48,7 @@ impl Default for Chunks {
 
 impl Framing {
     /// Whether the whole body has come.
+    #[must_use]
     pub fn is_over(&self) -> bool {
         match self {
             Self::Length(left) => *left == 0,

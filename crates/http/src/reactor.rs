@@ -71,24 +71,8 @@ impl Reactor {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS_AT_ONCE);
         let mut checked = Instant::now();
-        let mut pace = Pace::new(checked);
-        loop {
-            if let Some(pause) = pace.pause() {
-                thread::sleep(pause);
-            }
-            loop {
-                let commands = self.queue.take();
-                if commands.is_empty() {
-                    break;
-                }
-                for command in commands {
-                    if matches!(command, Command::Stop) {
-                        return;
-                    }
-                    self.obey(command);
-                }
-                self.report();
-            }
+        let mut rush = Pace::new(checked);
+        while self.obey_all() {
             let patience = if self.again.is_empty() { TICK } else { Duration::ZERO };
             let patience = (!self.connections.is_empty()).then_some(patience);
             match self.poll.poll(&mut events, patience) {
@@ -97,30 +81,55 @@ impl Reactor {
                 // The descriptors of the poll itself are gone; nothing can be served any more.
                 Err(_) => return,
             }
-            for event in &events {
-                let Token(token) = event.token();
-                if token == WAKER {
-                    continue;
-                }
-                let place = (token - 1) / 2;
-                if token % 2 == 1
-                    && let Some(connection) = self.connections.get_mut(place)
-                {
-                    connection.is_readable |= event.is_readable() || event.is_error();
-                    connection.is_closing |= event.is_read_closed() || event.is_error();
-                }
-                self.drive(place);
-            }
-            for place in mem::take(&mut self.again) {
-                self.drive(place);
-            }
+            self.hear(&events);
             let now = Instant::now();
-            pace.served(events.iter().count(), now);
             if now.duration_since(checked) >= TICK {
                 checked = now;
                 self.check();
             }
             self.report();
+            rush.served(events.iter().count(), now);
+            if let Some(pause) = rush.pause().filter(|_| self.again.is_empty()) {
+                thread::sleep(pause);
+            }
+        }
+    }
+
+    /// Obeys all commands; returns false where it is told to stop.
+    fn obey_all(&mut self) -> bool {
+        loop {
+            let commands = self.queue.take();
+            if commands.is_empty() {
+                return true;
+            }
+            for command in commands {
+                if matches!(command, Command::Stop) {
+                    return false;
+                }
+                self.obey(command);
+            }
+            self.report();
+        }
+    }
+
+    /// Goes on with all connections that are ready.
+    fn hear(&mut self, events: &Events) {
+        for event in events {
+            let Token(token) = event.token();
+            if token == WAKER {
+                continue;
+            }
+            let place = (token - 1) / 2;
+            if token % 2 == 1
+                && let Some(connection) = self.connections.get_mut(place)
+            {
+                connection.is_readable |= event.is_readable() || event.is_error();
+                connection.is_closing |= event.is_read_closed() || event.is_error();
+            }
+            self.drive(place);
+        }
+        for place in mem::take(&mut self.again) {
+            self.drive(place);
         }
     }
 

@@ -112,8 +112,8 @@ export const GATEWAY_TOKENIZE_CHARS_MIN = 512;
 export const GATEWAY_TOKENIZE_MS = 500;
 /** An engine's answer with the tokens of one prompt. */
 export const GATEWAY_TOKENS_BYTES_MAX: number = 16 * MIB;
-/** Cached tokens of prompts, for repeated ones. */
-export const GATEWAY_TOKENS_KEPT_MAX = 4_000_000;
+/** Cached tokens of prompts, for repeated ones: a retry, or choices of one prompt. */
+export const GATEWAY_TOKENS_KEPT_MAX = 1_000_000;
 /** Tokens of a block whose hash is made here: above that a pickle has several frames. */
 export const GATEWAY_HASH_BLOCK_TOKENS_MAX = 8_192;
 /** Hashes of a prompt computed before other requests get their turn: less than 1 ms. */
@@ -182,6 +182,8 @@ export const GATEWAY_KEY_WORD_CHARS_MAX = 64;
 /** Highest limit in a key's line, and tokens that an unfinished answer counts for at most. */
 export const GATEWAY_KEY_LIMIT_MAX = 1_000_000_000;
 export const GATEWAY_ANSWER_TOKENS_MAX = 1_000_000;
+/** Memory for new objects of JavaScript, beyond which it does not grow: at most twice as much. */
+export const GATEWAY_YOUNG_BYTES: number = 8 * MIB;
 /** Time to start: every engine is queried once, even a silent one. */
 export const GATEWAY_START_MS = 30_000;
 /** Fewest tokens that an engine computes for another: default, and most in the configuration. */

@@ -123,7 +123,10 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
     return this.inner.flushes;
   }
 
-  /** Asks the first place, and the bucket for what is missing there; where the bucket does not answer, it has nothing. */
+  /**
+   * Asks the first place, and for a request the bucket for what is missing there; where the bucket does not answer, it has
+   * nothing. Audits and offers repeat, and each request to a bucket has a price.
+   */
   async find(
     namespace: Buffer,
     keys: Buffer,
@@ -138,7 +141,7 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
     );
     const count = keys.length / PACKED_KEY_BYTES;
     const isHeld = (at: number): boolean => near.some((offer) => hasBit(offer.keys, at));
-    const missing = [...Array(count).keys()].filter((at) => !isHeld(at));
+    const missing = purpose.isCounted ? [...Array(count).keys()].filter((at) => !isHeld(at)) : [];
     const leftMs = untilMs - nowMs();
     if (near.length > 1 || missing.length < TIER_KEYS_MIN || this.#far.isDown || leftMs < 1)
       return near;

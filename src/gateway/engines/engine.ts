@@ -4,10 +4,9 @@ import { nowMs } from "../../base/time.ts";
 import { OPEN } from "./access.ts";
 import type { EngineAccess } from "./access.ts";
 import type { Calls, EngineAnswer, EngineRequest, EngineText } from "./calls.ts";
-import { CoreCalls } from "./core-calls.ts";
 import { Ending } from "./ending.ts";
 import type { Abortable } from "./ending.ts";
-import { UndiciCalls } from "./undici-calls.ts";
+import { openCalls } from "./open-calls.ts";
 
 /** One entry of an engine's `/v1/models`, passed on unchanged. */
 export interface Model {
@@ -96,8 +95,7 @@ export class Engine {
     this.access = access;
     this.id = id;
     this.#inFlightMax = inFlightMax;
-    const most = inFlightMax + GATEWAY_SIDE_CONNECTIONS;
-    this.calls = access.isSecure ? new UndiciCalls(name, most, access) : new CoreCalls(name, most);
+    this.calls = openCalls(name, inFlightMax + GATEWAY_SIDE_CONNECTIONS, access);
   }
 
   /** Grows with each sign that the engine's core works: a piece of an answer, or an event. */

@@ -1,19 +1,18 @@
 // Owns an engine's health checks: at an interval, and at once after a request to it failed.
-import { Agent, request } from "undici";
 import { toTierkvError } from "../../base/errors.ts";
 import {
-  GATEWAY_CONNECT_MS,
   GATEWAY_HEALTH_FAILURES,
   GATEWAY_HEALTH_MS,
   GATEWAY_HEALTH_TIMEOUT_MS,
-  GATEWAY_KEEPALIVE_MS,
   GATEWAY_MODELS_BYTES_MAX,
   GATEWAY_MODELS_EVERY,
   GATEWAY_MODELS_MAX,
 } from "../../base/limits/gateway.ts";
 import type { Logger } from "../../base/log.ts";
-import { textWithin } from "./answer.ts";
+import type { Calls } from "./calls.ts";
+import { Ending } from "./ending.ts";
 import type { DownKind, Engine, Model } from "./engine.ts";
+import { openCalls } from "./open-calls.ts";
 import { countersIn, Progress } from "./progress.ts";
 
 /** Error codes of connections that were never made, so that no engine has seen the request. */
@@ -41,7 +40,7 @@ export interface HealthOptions {
 export class Health {
   readonly #options: HealthOptions;
   /** Its own connection, because a full engine is still checked. */
-  readonly #agent: Agent;
+  readonly #calls: Calls;
   #timer: NodeJS.Timeout | undefined;
   #failures = 0;
   #turn = 0;
@@ -59,16 +58,8 @@ export class Health {
   constructor(options: HealthOptions) {
     this.#options = options;
     this.#progress = new Progress(options.engine);
-    this.#agent = new Agent({
-      connections: 1,
-      connect: {
-        timeout: GATEWAY_CONNECT_MS,
-        ...options.engine.access.connectTo(options.engine.name),
-      },
-      headersTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
-      bodyTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
-      keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
-    });
+    const { name, access } = options.engine;
+    this.#calls = openCalls(name, 1, access);
   }
 
   /** Checks now, and then at an interval. */
@@ -110,7 +101,7 @@ export class Health {
   async close(): Promise<void> {
     this.#isClosed = true;
     clearTimeout(this.#timer);
-    await this.#agent.destroy();
+    await this.#calls.destroy();
   }
 
   async #ask(): Promise<void> {
@@ -195,18 +186,22 @@ export class Health {
   }
 
   /** Sends GET, or POST where there is a JSON body. */
-  async #query(path: string, sent: string | null = null): Promise<{ code: number; text: string }> {
-    const { name, access } = this.#options.engine;
-    const { statusCode: code, body } = await request(`${access.urlOf(name)}${path}`, {
-      dispatcher: this.#agent,
-      method: sent === null ? "GET" : "POST",
-      headers:
-        sent === null ? access.headers : { ...access.headers, "content-type": "application/json" },
-      body: sent,
-    });
-    const text = await textWithin(body, GATEWAY_MODELS_BYTES_MAX);
-    if (text === null) throw new Unfit(`${path} answers without an end`);
-    return { code, text };
+  async #query(path: string, body: string | null = null): Promise<{ code: number; text: string }> {
+    const { access } = this.#options.engine;
+    const method = body === null ? "GET" : "POST";
+    const headers = Object.entries(access.headers).flat();
+    if (body !== null) headers.push("content-type", "application/json");
+    const late = new Ending();
+    const reason = `${path} has no answer after ${GATEWAY_HEALTH_TIMEOUT_MS} ms`;
+    const timer = setTimeout(() => late.abort(new Error(reason)), GATEWAY_HEALTH_TIMEOUT_MS);
+    try {
+      const asked = { method, path, headers, body, signal: late };
+      const { statusCode: code, text } = await this.#calls.text(asked, GATEWAY_MODELS_BYTES_MAX);
+      if (text === null) throw new Unfit(`${path} answers without an end`);
+      return { code, text };
+    } finally {
+      clearTimeout(timer);
+    }
   }
 
   #fail(error: unknown): void {
@@ -272,5 +267,6 @@ function codeOf(error: unknown): unknown {
 
 function reasonOf(error: unknown): string {
   const { message } = toTierkvError(error);
-  return message === "" ? String(codeOf(error)) : message;
+  const code = codeOf(error);
+  return typeof code === "string" && !message.includes(code) ? `${code}: ${message}` : message;
 }

@@ -1,7 +1,6 @@
 // Owns requests over TLS, which undici carries: the core's client speaks in the clear.
 import { Readable } from "node:stream";
-import { Pool } from "undici";
-import type { Dispatcher } from "undici";
+import type { Dispatcher, Pool } from "undici";
 import {
   GATEWAY_BODY_KEPT_BYTES,
   GATEWAY_CONNECT_MS,
@@ -13,12 +12,13 @@ import type { Calls, EngineAnswer, EngineRequest, EngineText } from "./calls.ts"
 import { Ending } from "./ending.ts";
 
 export class UndiciCalls implements Calls {
-  readonly #pool: Pool;
+  /** Loaded where it is used alone, because it takes megabytes. */
+  readonly #pool: Promise<Pool>;
   /** Whoever reads the pieces counts them. */
   readonly signs = 0;
 
   constructor(name: string, most: number, access: EngineAccess) {
-    this.#pool = new Pool(access.urlOf(name), {
+    const options: Pool.Options = {
       connections: most,
       pipelining: 1,
       connect: { timeout: GATEWAY_CONNECT_MS, ...access.connectTo(name) },
@@ -27,7 +27,8 @@ export class UndiciCalls implements Calls {
       bodyTimeout: 0,
       keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
       keepAliveMaxTimeout: GATEWAY_KEEPALIVE_MS,
-    });
+    };
+    this.#pool = import("undici").then(({ Pool: Made }) => new Made(access.urlOf(name), options));
   }
 
   async request(request: EngineRequest): Promise<EngineAnswer> {
@@ -49,9 +50,10 @@ export class UndiciCalls implements Calls {
     return { statusCode, text: await textWithin(body, most) };
   }
 
-  #send(request: EngineRequest): Promise<Dispatcher.ResponseData> {
+  async #send(request: EngineRequest): Promise<Dispatcher.ResponseData> {
     const { method, path, headers = [], body = null, signal } = request;
-    return this.#pool.request({
+    const pool = await this.#pool;
+    return await pool.request({
       method,
       path,
       headers: [...headers],
@@ -60,12 +62,12 @@ export class UndiciCalls implements Calls {
     });
   }
 
-  close(): Promise<void> {
-    return this.#pool.close();
+  async close(): Promise<void> {
+    await (await this.#pool).close();
   }
 
-  destroy(): Promise<void> {
-    return this.#pool.destroy();
+  async destroy(): Promise<void> {
+    await (await this.#pool).destroy();
   }
 }
 

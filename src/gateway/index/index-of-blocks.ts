@@ -150,6 +150,7 @@ export function namesOf(
   everywhere: readonly string[],
   salt: string | null,
 ): View {
-  const blocks = nameBlocks(Uint32Array.from(tokens), unit, [...everywhere], salt);
+  const ids = tokens instanceof Uint32Array ? tokens : new Uint32Array(tokens);
+  const blocks = nameBlocks(ids, unit, [...everywhere], salt);
   return { blocks, areNames: true, unit, tokens: tokens.length };
 }

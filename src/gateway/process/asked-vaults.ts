@@ -95,6 +95,7 @@ function askedOf(client: Vault): ReturnType<Vaults>[number] {
   return {
     address: client.address,
     isOpen: !isThere(client) || (!isShared(client) && client.isDown),
-    lookup: (namespace, keys, deadlineMs) => client.lookup(namespace, keys, deadlineMs, UNCOUNTED),
+    lookup: (namespace, keys, deadlineMs, tenant) =>
+      client.lookup(namespace, keys, deadlineMs, { ...UNCOUNTED, tenant }),
   };
 }

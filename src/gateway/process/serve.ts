@@ -11,6 +11,8 @@ import { startScrape } from "../../exposition/telemetry.ts";
 import type { Look } from "../engines/discovery.ts";
 import { startGateway } from "../gateway.ts";
 import type { RunningGateway, Scrape, Vaults } from "../gateway.ts";
+import { awaitVaults } from "./awaited-vaults.ts";
+import { boundYoungGeneration } from "./young-generation.ts";
 
 export interface GatewayProcess {
   config: Config;
@@ -26,6 +28,7 @@ export async function serveGateway(options: GatewayProcess): Promise<number> {
   const { engines: listed, discover, sequences } = config.gateway;
   const isAlone = listed.length === 0 && discover === null && !sequences;
   checkOpenFiles();
+  boundYoungGeneration();
   const logger = options.createLogger();
   if (!isLocal(config.gateway.listen) && config.gateway.lan) {
     logger.warn("[gateway] lan = true: every machine that reaches it may use the engines");
@@ -37,8 +40,7 @@ export async function serveGateway(options: GatewayProcess): Promise<number> {
       name: "vaults",
       async run() {
         if (config.gateway.lookupMs === 0) return undefined;
-        const { askVaults } = await import("../../gateway/process/asked-vaults.ts");
-        const asked = await askVaults(config, logger);
+        const asked = await awaitVaults(config, logger);
         ({ vaults } = asked);
         return asked;
       },

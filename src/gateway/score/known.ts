@@ -1,5 +1,6 @@
 // Owns the knowledge of one prompt: its tokens, its blocks as engines hash them, and how much each engine holds or can pull.
 import type { Logger } from "../../base/log.ts";
+import { tenantOf } from "../../base/tenant.ts";
 import type { Engine, Model } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import { hashesOf } from "../hashes/forms.ts";
@@ -206,8 +207,9 @@ export class Knowing {
         units.set(unit, [...(units.get(unit) ?? []), asking]);
       }
     }
+    const tenant = tenantOf(prompt.salt ?? "");
     const asked = [...units].map(([blockSize, engines]) =>
-      lookups.ask({ tokens: known.tokens, blockSize, engines }),
+      lookups.ask({ tokens: known.tokens, tenant, blockSize, engines }),
     );
     return (await Promise.all(asked)).includes(true);
   }

@@ -22,8 +22,8 @@ export interface AskedVault {
   readonly address: string;
   /** The vault must not be asked: it is away, or its breaker is open. */
   readonly isOpen: boolean;
-  /** Returns a bitmap over packed keys. */
-  lookup(namespace: Namespace, keys: Buffer, deadlineMs: number): Promise<Buffer>;
+  /** Returns a bitmap over packed keys; `tenant`: of all of them, 0: nobody in particular. */
+  lookup(namespace: Namespace, keys: Buffer, deadlineMs: number, tenant: number): Promise<Buffer>;
 }
 
 /** found: the answer held blocks not known before · late: it came after the decision, whatever it held. */
@@ -43,6 +43,8 @@ export interface AskingEngine {
 /** A prompt, cut into the blocks of these engines. */
 export interface AskedPrompt {
   tokens: number;
+  /** Number of its tenant: a store's names of a tenant's records change when they are flushed. */
+  tenant: number;
   blockSize: number;
   engines: readonly AskingEngine[];
 }
@@ -78,7 +80,7 @@ export class Lookups {
   /** Returns true where the index learned more of the prompt. Answers after `lookupMs` reach only the index. */
   async ask(prompt: AskedPrompt): Promise<boolean> {
     const { lookupMs } = this.#options;
-    const { blockSize, engines } = prompt;
+    const { blockSize, engines, tenant } = prompt;
     const blocks = Math.min(GATEWAY_LOOKUP_BLOCKS_MAX, Math.floor((prompt.tokens - 1) / blockSize));
     const most = Math.max(0, ...engines.map(({ held }) => held));
     const isLong = blocks * blockSize - most >= GATEWAY_LOOKUP_TOKENS_MIN;
@@ -88,7 +90,7 @@ export class Lookups {
     const questions = [...this.#questions(engines)].filter((one) => this.#may(one, blocks));
     if (questions.length === 0) return false;
     const state = { isFound: false, isOver: false };
-    const all = questions.map((one) => this.#put(one, from, blocks, state));
+    const all = questions.map((one) => this.#put(one, { from, blocks, tenant }, state));
     const over = new AbortController();
     const bound = sleep(lookupMs, over.signal).catch(() => {});
     await Promise.race([Promise.all(all), bound]);
@@ -134,8 +136,7 @@ export class Lookups {
   /** Never rejects. Each vault's answer counts as it comes, so that a slow vault delays no other. */
   async #put(
     question: Question,
-    from: number,
-    blocks: number,
+    { from, blocks, tenant }: { from: number; blocks: number; tenant: number },
     state: { isFound: boolean; isOver: boolean },
   ): Promise<void> {
     const { onOutcome, index, logger } = this.#options;
@@ -153,7 +154,7 @@ export class Lookups {
       const keys = keysOf(hashes, from, named);
       const held = new Uint8Array(keys.length / PACKED_KEY_BYTES);
       const asked = this.#vaults().map(async (vault) => {
-        const bitmap = await vault.lookup(named.namespace, keys, GATEWAY_LOOKUP_CALL_MS);
+        const bitmap = await vault.lookup(named.namespace, keys, GATEWAY_LOOKUP_CALL_MS, tenant);
         isAnswered = true;
         const there = wholeIn(bitmap, held, named, made - from);
         if (there.length === 0) return;

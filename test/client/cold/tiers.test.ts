@@ -1,8 +1,9 @@
 // Owns the proof that a bucket behind a vault or Valkey is asked for what is missing alone, and that a prompt comes from both.
-import { afterEach, expect, test } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { countBits, hasBit, ItemStatus, keyCount } from "../../../src/base/block.ts";
 import { ColdStore } from "../../../src/client/cold/cold-store.ts";
 import { Tiers } from "../../../src/client/cold/tiers.ts";
+import { UNCOUNTED } from "../../../src/client/source.ts";
 import type { BlockStore } from "../../../src/client/source.ts";
 import { Pages } from "../../support/lanes.ts";
 import { NAMESPACE, noise } from "../../support/records.ts";
@@ -135,3 +136,15 @@ test.skipIf(!HAS_S3)(
     ]);
   },
 );
+
+test("a bucket is asked for requests alone, because audits repeat and each of its answers has a price", async () => {
+  const near = openClient(await openVault());
+  const far = openClient(await openVault());
+  const asked = vi.spyOn(far, "find");
+  const pages = await Pages.open(COUNT, PAGE);
+  const tiers = new Tiers(near, far, logger);
+  expect(await tiers.find(NAMESPACE, pages.keys, SOON_MS, UNCOUNTED)).toHaveLength(1);
+  expect(asked).not.toHaveBeenCalled();
+  expect(await tiers.find(NAMESPACE, pages.keys, SOON_MS)).toHaveLength(2);
+  expect(asked).toHaveBeenCalledTimes(1);
+});

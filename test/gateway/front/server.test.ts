@@ -32,14 +32,14 @@ test("paths that steer one engine are not passed on", async () => {
   for (const path of ["/reset_prefix_cache", "/sleep", "/v1", "/shutdown", "/tokenizer_info"]) {
     expect((await call(url, path, { method: "POST", body: "{}" })).code, path).toBe(404);
   }
-  for (const path of ["/detokenize", "/v1/embeddings", "/score"]) {
+  const passed = ["/detokenize", "/v1/embeddings", "/score", "/generative_scoring"];
+  passed.push("/inference/v1/generate");
+  for (const path of passed) {
     expect((await call(url, path, { body: '{"model":"m"}' })).code, path).toBe(200);
   }
-  expect(engines[0]!.asked.map(({ path }) => path)).toEqual([
-    "/detokenize",
-    "/v1/embeddings",
-    "/score",
-  ]);
+  // As for engines, an empty name is none.
+  expect((await call(url, "/score", { body: '{"model":""}' })).code).toBe(200);
+  expect(engines[0]!.asked.map(({ path }) => path)).toEqual([...passed, "/score"]);
 });
 
 test("a path with dots is not passed on, because another proxy would make another path of it", () => {

@@ -5,11 +5,15 @@ import { pino } from "pino";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { HASH_BYTES, NAMESPACE_BYTES, packKeys, toNamespace } from "../../../src/base/block.ts";
 import { GATEWAY_VAULT_RETRY_MS } from "../../../src/base/limits/gateway.ts";
+import { ColdStore } from "../../../src/client/cold/cold-store.ts";
 import { loadConfig } from "../../../src/config/load.ts";
 import { askVaults } from "../../../src/gateway/process/asked-vaults.ts";
 import { openClosedVault, secretFile, TOKENS } from "../../support/closed-vaults.ts";
+import { Pages } from "../../support/lanes.ts";
+import { NAMESPACE } from "../../support/records.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { HAS_VALKEY, ValkeyServer } from "../../support/stores.ts";
+import { closeAfterTest, logger, SOON_MS } from "../../support/vaults.ts";
 
 test("a vault whose token comes later is asked from then on", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
@@ -36,7 +40,7 @@ test("a vault whose token comes later is asked from then on", async () => {
   expect(others).toEqual([]);
   const keys = packKeys(Buffer.alloc(HASH_BYTES, 1), 0, 0);
   const namespace = toNamespace(Buffer.alloc(NAMESPACE_BYTES, 1));
-  expect(await vault!.lookup(namespace, keys, 10_000)).toEqual(Buffer.alloc(1));
+  expect(await vault!.lookup(namespace, keys, 10_000, 0)).toEqual(Buffer.alloc(1));
   expect(said).toHaveLength(2);
 });
 
@@ -64,13 +68,32 @@ test.skipIf(!HAS_VALKEY)("a Valkey that stops answering is not asked", async () 
   const [vault] = asked.vaults();
   const keys = packKeys(Buffer.alloc(HASH_BYTES, 1), 0, 0);
   const namespace = toNamespace(Buffer.alloc(NAMESPACE_BYTES, 1));
-  expect(await vault!.lookup(namespace, keys, 10_000)).toEqual(Buffer.alloc(1));
+  expect(await vault!.lookup(namespace, keys, 10_000, 0)).toEqual(Buffer.alloc(1));
   await server.kill();
   await vi.waitFor(
     async () => {
-      await vault!.lookup(namespace, keys, 100).catch(() => null);
+      await vault!.lookup(namespace, keys, 100, 0).catch(() => null);
       expect(asked.vaults().map(({ isOpen }) => isOpen)).toEqual([true]);
     },
     { timeout: 60_000 },
   );
 });
+
+test.skipIf(!HAS_VALKEY)(
+  "a Valkey is asked for a prompt's tenant, whose names a flush changes",
+  async () => {
+    const server = await ValkeyServer.start();
+    const config = secretFile(`[cluster]\nkv_cold = "${server.address}"\n`, "tierkv.toml");
+    const asked = await askVaults(loadConfig(config, {}), pino({ level: "silent" }));
+    onTestFinished(() => asked.close());
+    const [vault] = asked.vaults();
+    const of = { address: server.address, name: "kv" as const, settings: { class: 1 } };
+    const store = closeAfterTest(new ColdStore({ ...of, logger }));
+    await store.flush(null, SOON_MS, null, null, 5);
+    const pages = await Pages.open(3, 4096);
+    await store.store(NAMESPACE, pages.encode(), SOON_MS, 5, 1);
+    const held = async (tenant: number): Promise<number | undefined> =>
+      (await vault!.lookup(toNamespace(NAMESPACE), pages.keys, SOON_MS, tenant))[0];
+    expect([await held(5), await held(0)]).toEqual([0b111, 0]);
+  },
+);

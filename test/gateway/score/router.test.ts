@@ -293,3 +293,19 @@ test("with ttft_ms: a prompt that would be answered too late everywhere is shed,
   open();
   expect([(await first).code, (await short).code]).toEqual([200, 200]);
 });
+
+test.each<Preset>(["least-load", "ring", "round-robin"])(
+  "%s with ttft_ms: what would be answered too late everywhere is shed, too",
+  async (preset) => {
+    const known = await knowing(preset, 1, 3000);
+    const [engine] = known.engines;
+    let open: () => void = () => {};
+    engine!.gate = new Promise((resolve) => (open = resolve));
+    // By its size: two seconds each, at the rate that is assumed of an engine.
+    const first = known.ask(text("long", 80_000));
+    await until(() => engine!.asked.length === 1);
+    expect((await known.ask(text("gnol", 80_000))).code).toBe(429);
+    open();
+    expect((await first).code).toBe(200);
+  },
+);

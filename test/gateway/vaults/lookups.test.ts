@@ -136,7 +136,7 @@ function bench({ vaults, lookupMs = 60_000, engines = [agreed(), agreed()] }: Gi
         held: held[holder]!,
         reach: held[holder]!,
       }));
-      return lookups.ask({ tokens: tokens.length, blockSize: SIZE, engines: asking });
+      return lookups.ask({ tokens: tokens.length, tenant: 0, blockSize: SIZE, engines: asking });
     },
     async reach(tokens) {
       const blocks = await hashed(tokens);

@@ -1,0 +1,57 @@
+"""Owns the table of the comparison with public routers: one line a router, ranges over rounds."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+Row = dict[str, Any]
+#: Lines of the page between which the table stands.
+BEGIN, END = "<!-- routers: begin -->", "<!-- routers: end -->"
+MICROSECONDS = 1e6
+#: Heading, load, and the figure of a row of that load.
+COLUMNS: list[tuple[str, str, Callable[[Row], float]]] = [
+    ("us a request", "fast", lambda row: row["us"]),
+    ("requests a second and core", "fast", lambda row: MICROSECONDS / max(row["us"], 1)),
+    ("us an event", "stream", lambda row: row["us"]),
+    ("p99 of an unloaded request, ms", "slow", lambda row: row["p99"]),
+    ("MB after 300 streams", "stream", lambda row: row["mb"]),
+    ("most MB with 5,000 streams", "crowd", lambda row: row["peak_mb"]),
+    ("failed of 5,000", "crowd", lambda row: row["bad"]),
+]
+
+
+def _shown(figures: Sequence[float]) -> str:
+    digits = 1 if max(figures) < 10 and any(figure % 1 for figure in figures) else 0
+    low, high = f"{min(figures):,.{digits}f}", f"{max(figures):,.{digits}f}"
+    return low if low == high else f"{low} - {high}"
+
+
+def _lines(rows: Sequence[Row]) -> list[str]:
+    headings = ["router, policy", *(heading for heading, _, _ in COLUMNS)]
+    lines = [f"| {' | '.join(headings)} |", f"|---|{'---:|' * len(COLUMNS)}"]
+    for name in dict.fromkeys(row["name"] for row in rows):
+        cells = [f"{name.replace(' ', ' `', 1)}`"]
+        for _, mode, figure in COLUMNS:
+            found = [figure(row) for row in rows if (row["name"], row["mode"]) == (name, mode)]
+            cells.append(_shown(found) if found else "-")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def write_table(rows: Sequence[Row], page: Path | None) -> None:
+    """Prints the table, and renews it in a page; None: in no page."""
+    lines = _lines(rows)
+    print("\n".join(lines), flush=True)
+    if page is None:
+        return
+    text = page.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    table = "\n".join([f"Measured on {today}:", "", *lines])
+    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
