@@ -79,6 +79,8 @@ NAMING_SEGMENT_BYTES: Final = 64 * MIB
 #: Lock files in the state folder by which processes take turns at reading a model; pause between tries, seconds.
 NAMING_LOCKS: Final = 16
 NAMING_LOCK_POLL_S: Final = 0.05
+#: A process that holds such a lock for longer, hung or stopped, is waited for no more, in seconds.
+NAMING_LOCK_MAX_S: Final = 120.0
 #: Characters of an operator's name for a model's weights: as `src/base/limits/general.ts` has it.
 IDENTITY_CHARS_MAX: Final = 256
 #: Bytes of a loaded model that are digested at a time; on a GPU five times as many are needed beside them.

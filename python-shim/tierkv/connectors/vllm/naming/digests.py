@@ -96,7 +96,7 @@ class DigestStore:
 
     @contextlib.contextmanager
     def alone(self, folder: Path, closing: threading.Event) -> Iterator[None]:
-        """Wait until no other process of this user reads a model in `folder`, and know what it has found.
+        """Wait until no other process of this user reads a model in `folder`, `NAMING_LOCK_MAX_S` at most, and know what it found.
 
         Ranks and schedulers of one machine start together, and would each read the same files.
         """
@@ -107,9 +107,10 @@ class DigestStore:
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(path, flags, 0o600)
+        until = time.monotonic() + limits.NAMING_LOCK_MAX_S
         try:
             while lock >= 0 and not _takes(lock):
-                if closing.wait(limits.NAMING_LOCK_POLL_S):
+                if closing.wait(limits.NAMING_LOCK_POLL_S) or time.monotonic() >= until:
                     break
             self._kept = {**self._read(), **self._kept}
             yield
