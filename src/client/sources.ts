@@ -24,7 +24,7 @@ export interface SourceKind {
   open(options: SourceOptions): Promise<BlockStore>;
 }
 
-/** Opens a store that others run. Throws BAD_ARGUMENT, DISK_FAILED or CREDENTIALS for an address or credentials that cannot be used. */
+/** Opens a store that others run. Throws BAD_ARGUMENT, STORE_FAILED or CREDENTIALS for an address or credentials that cannot be used. */
 async function openStore({ address, name, config, logger }: SourceOptions): Promise<BlockStore> {
   const { ColdStore } = await import("./cold/cold-store.ts");
   const { storeSettings } = await import("./cold/settings.ts");

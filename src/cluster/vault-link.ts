@@ -40,7 +40,7 @@ export async function linkTo(
   return remoteLink(config, target, logger, lanes);
 }
 
-/** Opens a store that others run. Throws BAD_ARGUMENT, DISK_FAILED or CREDENTIALS for an address or credentials that cannot be used. */
+/** Opens a store that others run. Throws BAD_ARGUMENT, STORE_FAILED or CREDENTIALS for an address or credentials that cannot be used. */
 export function storeAt(
   config: Config,
   address: string,

@@ -162,7 +162,7 @@ function archiveFailing({ targets }: Seen): Finding[] {
   return targets.flatMap(({ target, address, disk }) => {
     const archive = disk?.archive ?? null;
     if (archive?.failing !== true) return [];
-    const what = `${target} at ${address}: its archive fails, so that a lost disk would lose ${showBytes(archive.pendingBytes)} more`;
+    const what = `${target} at ${address}: its archive fails, so that a lost disk loses what is not there (${showBytes(archive.pendingBytes)} wait)`;
     return [problem("archive_failing", `${what}: ${archive.trouble}`)];
   });
 }

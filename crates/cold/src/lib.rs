@@ -41,7 +41,7 @@ pub struct Settings {
 /// Opens the store of an address by its scheme: the table of stores. `vars` gives environment variables. Connects to nothing yet.
 ///
 /// # Errors
-/// `BAD_ARGUMENT` and `DISK_FAILED` naming the address, the reason and the fix.
+/// `BAD_ARGUMENT` and `STORE_FAILED` naming the address, the reason and the fix.
 pub fn open(address: &str, settings: Settings, vars: Vars) -> Result<Arc<dyn Store>> {
     let set = |name: &str| vars(name).filter(|value| !value.is_empty());
     if address.starts_with(SCHEME) || address.starts_with(TLS_SCHEME) {
@@ -73,7 +73,7 @@ fn secured(address: &str, settings: &Settings) -> Result<tls::Client> {
     let ca = ca.ok_or_else(|| {
         let text =
             "[cluster] store_tls_ca: the system has no file of trusted authorities; name one";
-        Error::new(Code::DiskFailed, text)
+        Error::new(Code::StoreFailed, text)
     })?;
     let identity = settings.identity.as_ref();
     let identity = identity.map(|(cert_pem, key_pem)| tls::Identity { cert_pem, key_pem });

@@ -49,7 +49,7 @@ impl S3 {
     /// Opens `s3://bucket/prefix`, with region, endpoint and credentials from the usual AWS variables and files.
     ///
     /// # Errors
-    /// `DISK_FAILED` naming the address, the reason and the fix.
+    /// `STORE_FAILED` naming the address, the reason and the fix.
     pub fn open(address: &str, vars: Vars) -> Result<Self> {
         let bucket = Bucket::at(KEY, address, vars)?;
         let refusals = std::array::from_fn(|_| AtomicU64::new(0));

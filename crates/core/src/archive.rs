@@ -62,11 +62,11 @@ pub trait Archive: Send + Sync {
 /// Opens the archive at a URL.
 ///
 /// # Errors
-/// `DISK_FAILED` naming URL, reason and fix.
+/// `STORE_FAILED` naming URL, reason and fix.
 pub fn open(url: &str) -> Result<Arc<dyn Archive>> {
     let refused = |reason: &str| {
         let fix = "write \"s3://bucket/prefix\" or \"file:///directory\"";
-        Error::new(Code::DiskFailed, format!("[vault] archive = \"{url}\": {reason}; {fix}"))
+        Error::new(Code::StoreFailed, format!("[vault] archive = \"{url}\": {reason}; {fix}"))
     };
     if let Some(path) = url.strip_prefix("file://") {
         if !path.starts_with('/') {

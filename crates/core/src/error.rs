@@ -25,6 +25,8 @@ pub enum Code {
     FetchStalled,
     /// The directory of the durable tier cannot be used.
     DiskFailed,
+    /// A store that others run, or an archive, cannot be used as configured.
+    StoreFailed,
 }
 
 impl Code {
@@ -42,6 +44,7 @@ impl Code {
             Self::Cancelled => "CANCELLED",
             Self::FetchStalled => "FETCH_STALLED",
             Self::DiskFailed => "DISK_FAILED",
+            Self::StoreFailed => "STORE_FAILED",
         }
     }
 }

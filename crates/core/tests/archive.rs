@@ -424,6 +424,23 @@ fn bytes_that_were_changed_in_the_archive_are_a_miss() {
 }
 
 #[test]
+fn an_archive_without_its_mark_is_asked_whether_it_is_mounted() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..10);
+    vault.settle();
+    // As the empty folder below a mount is.
+    for entry in std::fs::read_dir(far.path()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    vault.put(10..20);
+    vault.store.disk().unwrap().drain();
+    until("it notices", || vault.archive().trouble.contains("is its place mounted"));
+    vault.assert_served(0..20);
+}
+
+#[test]
 fn an_archive_is_one_vaults_alone() {
     let (disk, far) = (Folder::new(), Folder::new());
     let archive = Shaky::at(&far);

@@ -133,6 +133,8 @@ export const BENCH_BYTES_DEFAULT: number = 128 * MIB;
 export const BENCH_BYTES_MAX: number = 1 * GIB;
 export const BENCH_ROUNDS_DEFAULT = 5;
 export const BENCH_ROUNDS_MAX = 100;
+/** Seconds after which a Valkey expires the records of a bench. */
+export const BENCH_STORE_TTL_S = 600;
 /** Share of a vault's memory that a round may take, so that little is evicted. */
 export const BENCH_VAULT_SHARE = 0.125;
 /** The prompt whose restore is estimated, and the KV of one token: 36 layers, 8 KV heads of 128, bf16. */

@@ -8,6 +8,7 @@ import {
   BENCH_PROBE_CHUNKS_MAX,
   BENCH_ROUND_MS,
   BENCH_SAMPLES,
+  BENCH_STORE_TTL_S,
   BENCH_VAULT_SHARE,
   CALL_TIMEOUT_MS,
   FETCH_WINDOW_BYTES,
@@ -85,6 +86,13 @@ export interface BenchOptions {
   onRound?: (done: number) => void;
 }
 
+/** Lets a store that others run expire the records, because no client deletes there. */
+function shortlyKept(config: Config): Config {
+  const { cluster } = config;
+  const storeTtlS = Math.min(cluster.storeTtlS ?? BENCH_STORE_TTL_S, BENCH_STORE_TTL_S);
+  return { ...config, cluster: { ...cluster, storeTtlS } };
+}
+
 export async function benchVault(
   target: VaultTarget,
   config: Config,
@@ -92,7 +100,7 @@ export async function benchVault(
 ): Promise<VaultBench> {
   const { address, classes, name } = target;
   const { lanes } = config.sidecar;
-  const { client } = await linkTo(config, target, silent, lanes);
+  const { client } = await linkTo(shortlyKept(config), target, silent, lanes);
   const { byClass, fidelity, kvName } = chooseCodecs(config);
   const codec: CodecName = classes[0] === "kv" ? kvName : "raw";
   const result: VaultBench = { ...blank(name, address, codec), rounds: options.rounds };

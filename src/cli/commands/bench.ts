@@ -33,8 +33,8 @@ export function addBench(program: Command): void {
     .description(
       "Measures each configured vault from the engine's machine: plain bytes over the lanes, look-ups, and records\n" +
         "saved and restored. Records are encoded, sent, checked and decoded as in a sidecar. The command deletes its\n" +
-        "records at the end; a full vault evicts others for them. Other load on the link or the machines affects the\n" +
-        "figures.",
+        "records at the end; a full vault evicts others for them. In Valkey they expire within ten minutes, in a bucket\n" +
+        "by its lifecycle rule. Other load on the link or the machines affects the figures.",
     )
     .addOption(
       new Option("--target <role>", "vault to measure; without it, all").choices(VAULT_ROLES),

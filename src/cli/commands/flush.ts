@@ -206,6 +206,7 @@ function describe(flushed: Flushed): string[] {
   const { target, address, records, bytes, diskBytes, error } = flushed;
   if (error !== null) return [`nothing dropped: ${error}; what it holds stays until it is flushed`];
   if (storeKind(address) !== null) {
+    if (flushed.unknownModel) return [`${target} at ${address}: nothing dropped`];
     const seconds = Math.ceil((2 * COLD_WATCH_MS) / 1000);
     return [
       `${target} at ${address}: out of reach for all clients, and left to its eviction; sidecars drop their copies within ${seconds} s`,

@@ -92,6 +92,12 @@ async function emptied(
   if (source === undefined)
     throw new TierkvError("INTERNAL", { reason: `no client of ${address}` });
   const { name } = source;
+  // Looked at before the vault is told to refuse records: else a pool could end with no vault that takes any.
+  if (clients.every((client) => client === source || client.isDraining)) {
+    const others = clients.filter((client) => client !== source).map((client) => client.address);
+    const reason = `nobody could take what ${address} holds: ${others.join(", ")} drain${others.length === 1 ? "s" : ""} too; end that first (\`tierkv vaults drain ${others[0]} --end\`)`;
+    throw new TierkvError("USAGE", { reason });
+  }
   const progress = new Progress(call.io);
   const drain = new Drain({
     source,

@@ -78,7 +78,7 @@ export class ColdStore implements BlockStore {
   /** This process's keys asked and found, bytes fetched and stored. */
   readonly #counts = { lookup_keys: 0, lookup_hits: 0, fetched_bytes: 0, stored_bytes: 0 };
 
-  /** Connects with the first call. Throws BAD_ARGUMENT or DISK_FAILED for an address or credentials that cannot be used. */
+  /** Connects with the first call. Throws BAD_ARGUMENT or STORE_FAILED for an address or credentials that cannot be used. */
   constructor({ address, name, settings, logger }: ColdStoreOptions) {
     this.address = address;
     this.name = name;

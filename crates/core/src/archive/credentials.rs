@@ -305,7 +305,7 @@ fn quick<Any>(request: ureq::RequestBuilder<Any>) -> ureq::RequestBuilder<Any> {
 }
 
 fn none() -> String {
-    "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for the vault, or give it a profile, a web identity, or a container's or machine's role".to_owned()
+    "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for this process, or give it a profile, a web identity, or a container's or machine's role".to_owned()
 }
 
 impl Held {

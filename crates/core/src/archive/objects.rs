@@ -14,14 +14,14 @@ impl Bucket {
     /// Opens `s3://bucket/prefix`; errors begin with `what`, the configuration's key. `vars` gives environment variables. Asks nothing yet.
     ///
     /// # Errors
-    /// `DISK_FAILED` naming the key, its value, the reason and the fix.
+    /// `STORE_FAILED` naming the key, its value, the reason and the fix.
     pub fn at(what: &str, url: &str, vars: Vars) -> Result<Self> {
         let place = url.strip_prefix("s3://").unwrap_or_default();
         let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
         if bucket.is_empty() {
             let text =
                 format!("{what} = \"{url}\": there is no bucket; write \"s3://bucket/prefix\"");
-            return Err(Error::new(Code::DiskFailed, text));
+            return Err(Error::new(Code::StoreFailed, text));
         }
         Self::with(what, bucket, prefix, vars)
     }

@@ -54,7 +54,7 @@ impl Bucket {
     pub(super) fn with(what: &str, bucket: &str, prefix: &str, vars: Vars) -> Result<Self> {
         let refused = |reason: &str| {
             let text = format!("{what} = \"s3://{bucket}/{prefix}\": {reason}");
-            Error::new(Code::DiskFailed, text)
+            Error::new(Code::StoreFailed, text)
         };
         let profile = Profile::read(&vars);
         let set = |name: &str| vars(name).filter(|value| !value.is_empty());

@@ -192,6 +192,11 @@ impl Archived {
         if &found[..read] == self.token.as_bytes() {
             return Ok(());
         }
+        // Nobody has it: the folder of a disk that is not mounted, or a place that was emptied.
+        if read == 0 {
+            let text = "it lacks the mark of its vault: is its place mounted? If it was emptied, give the vault another place";
+            return Err(belongs(text));
+        }
         let text = "another vault has taken this archive over; give each vault a prefix of its own";
         Err(belongs(text))
     }
