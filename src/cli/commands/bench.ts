@@ -32,9 +32,9 @@ export function addBench(program: Command): void {
     .summary("measure the links to the vaults and predict the time to restore a prompt")
     .description(
       "Measures each configured vault from the engine's machine: plain bytes over the lanes, look-ups, and records\n" +
-        "saved and restored. Records are encoded, sent, checked and decoded as in a sidecar. The command deletes its\n" +
-        "records at the end; a full vault evicts others for them. Other load on the link or the machines affects the\n" +
-        "figures.",
+        "saved and restored. Records are encoded, sent, checked and decoded as in a sidecar. A vault drops these\n" +
+        "records at the end; a full one evicts others for them. In Valkey and in a bucket they stay until they expire or\n" +
+        "are evicted. Other load on the link or the machines affects the figures.",
     )
     .addOption(
       new Option("--target <role>", "vault to measure; without it, all").choices(VAULT_ROLES),
