@@ -312,7 +312,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     await site.start("vault0", "vault");
     await site.isWhole(0);
     note(
-      "the archive's place is gone (not mounted)",
+      "a file lies where the archive's folder was (an empty folder, as of a disk that is not mounted: the vault starts, and `status` says that its archive fails)",
       site.plain(fatal.msg),
       "mount it, start the vault",
       `no problem in \`tierkv status\`; ${WHOLE}`,
