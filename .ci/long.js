@@ -123,7 +123,7 @@ const PARTS = {
     const { seed: _seed, peaksMib: _peaks, ...counts } = told(lines, "soak");
     return { ...counts, failures: failures(hasPassed) };
   },
-  async gameDay() {
+  async "game-day"() {
     const { lines, hasPassed } = await vitest("game-day", ["test/faults/game-day.test.ts", "-u"]);
     return { ...told(lines, "game day"), failures: failures(hasPassed) };
   },

@@ -9,7 +9,7 @@ import { progress } from "./lib/progress.js";
 import { OLDEST_RELEASE, olderReleases } from "./lib/releases.js";
 import { digest, filesUnder, isStamped, stamp } from "./lib/stamp.js";
 
-const STEP_TIMEOUT_MS = 20 * 60_000;
+const STEP_TIMEOUT_MS = 60 * 60_000;
 const PROBE_TIMEOUT_MS = 20_000;
 const UV_VERSION = "0.13.8";
 const STAMP = ".tierkv-stamp";
@@ -33,7 +33,7 @@ async function command(step, line, name, args, options = {}) {
   if (result.code === 0 && !result.timedOut) return;
   const log = readFileSync(logPath, "utf8");
   const why = result.timedOut
-    ? `did not end within ${elapsed(STEP_TIMEOUT_MS)}`
+    ? `did not end within ${elapsed(STEP_TIMEOUT_MS)}; run it again: it goes on from there`
     : NETWORK_TROUBLE.test(log)
       ? "could not reach the package registry; check the network or proxy, then run it again"
       : (options.fix ?? `failed with exit code ${result.code}`);
@@ -228,7 +228,9 @@ async function main() {
   const engines = process.argv.includes("--without-engine")
     ? []
     : [engine, ...releases.map(engineOf), ...(isNightly ? [sglang, mlx] : [])];
-  const steps = [nodeModules, nativeCore, typescript];
+  // Packages compile the core for their platforms, and not as tests need it.
+  const core = process.argv.includes("--without-core") ? [] : [nativeCore];
+  const steps = [nodeModules, ...core, typescript];
   if ([...steps, ...engines].every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);
     return;

@@ -3,6 +3,7 @@ import { execFileSync } from "node:child_process";
 import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { writeJsBinding } from "@napi-rs/cli";
 import { rolldown } from "rolldown";
 import { at } from "../.ci/lib/paths.js";
 import { licences } from "./licences.js";
@@ -54,12 +55,12 @@ const COPIED = [
 
 /**
  * Writes the program into `folder`: `bin/`, `dist/`, `proto/`, `core/` and `package.json`, without the native addon.
- * Needs a built `dist/`. Resolves to the names of the bundled npm packages.
+ * Needs a built `dist/`, and no compiled core. Resolves to the names of the bundled npm packages.
  */
 export async function writeProgram(folder) {
   rmSync(folder, { recursive: true, force: true });
   for (const path of COPIED) copy(path, join(folder, path));
-  copy("crates/node/index.js", join(folder, "core", "index.js"));
+  await writeLoader(join(folder, "core"));
   writePage(join(folder, "page"));
   writeShare(join(folder, SHARE));
   const inputs = {
@@ -76,6 +77,22 @@ export async function writeProgram(folder) {
   write(join(folder, "THIRD-PARTY.txt"), licences([...bundled, CHARTS].sort()));
   copy("LICENSE", join(folder, "LICENSE"));
   return bundled;
+}
+
+/** Writes the loader of the native core, as napi does after it has compiled the core; its names are those of index.d.ts. */
+export async function writeLoader(folder) {
+  const types = readFileSync(at("crates/node/index.d.ts"), "utf8");
+  const names = types.matchAll(/^export declare (?:function|class) (\w+)/gm);
+  const { name, version, napi } = manifest();
+  await writeJsBinding({
+    platform: true,
+    format: "esm",
+    idents: Array.from(names, ([, ident]) => ident),
+    binaryName: napi.binaryName,
+    packageName: name,
+    version,
+    outputDir: folder,
+  });
 }
 
 /** Generates manual pages and completions from this program's own commands. */

@@ -1,4 +1,6 @@
 // Owns set-up's progress display: a line per finished step; running steps share one line on a terminal and report seldom in a log.
+import { readFileSync } from "node:fs";
+import { at } from "./paths.js";
 import { elapsed } from "./process.js";
 
 const TICK_MS = 1_000;
@@ -8,6 +10,11 @@ const NAME_WIDTH = 14;
 const CLEAR = "\r\u001B[K";
 /** Steps that run, in order of their start. */
 const running = new Set();
+
+/** Crates that cargo may compile, those of other platforms included. */
+function crateCount() {
+  return readFileSync(at("crates", "Cargo.lock"), "utf8").split("[[package]]").length - 1;
+}
 
 function redraw() {
   const steps = [...running].map(({ name, startedMs, last }) =>
@@ -21,7 +28,7 @@ function redraw() {
 export function progress(name) {
   const tty = process.stdout.isTTY;
   const label = `  ${name.padEnd(NAME_WIDTH)}`;
-  const step = { name, startedMs: Date.now(), last: "" };
+  const step = { name, startedMs: Date.now(), last: "", crates: 0 };
   let shownMs = step.startedMs;
   running.add(step);
   const draw = () => {
@@ -36,7 +43,12 @@ export function progress(name) {
   const timer = setInterval(draw, TICK_MS);
   return {
     note(line) {
-      step.last = line.trim() || step.last;
+      const text = line.trim();
+      // Warnings of npm about its packages say nothing of the progress.
+      if (text === "" || text.startsWith("npm warn")) return;
+      const isCrate = text.startsWith("Compiling ");
+      if (isCrate) step.crates += 1;
+      step.last = isCrate ? `${text} (crate ${step.crates} of about ${crateCount()})` : text;
     },
     done(word) {
       clearInterval(timer);

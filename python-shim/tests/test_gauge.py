@@ -1,5 +1,6 @@
 """What the shim measures for the cost model: steps by their work, loads by their time, and short prompts left alone."""
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,6 +115,27 @@ def test_a_load_costs_what_its_copies_took_and_no_waiting(bench: Bench) -> None:
     bench.finish_load("r", took_us=2)
     (loaded,) = bench.fake.expect("release", 1)
     assert loaded["load_us"] == 42
+
+
+def test_a_restore_is_timed_from_its_look_up_only_while_vllm_has_no_other_request(
+    bench: Bench,
+) -> None:
+    begun = time.monotonic()
+    request = placed_request(bench)
+    tokens, _ = bench.answer(request)
+    bench.admit(request, [1, 2, 3], tokens or 0)
+    bench.finish_load("r")
+    beside = bench.new(Request("s", 3 * BLOCK_TOKENS, seed="other"))
+    prefetch = bench.prefetch(2)
+    bench.held(prefetch, 0, 1)
+    bench.place(prefetch, 0, 7, 8)
+    bench.done(prefetch)
+    tokens, _ = bench.answer(beside)
+    bench.admit(beside, [4, 5, 6], tokens or 0)
+    bench.finish_load("s")
+    alone, among = bench.fake.expect("release", 2)
+    assert 0 < alone["took_us"] <= (time.monotonic() - begun) * 1e6
+    assert "took_us" not in among
 
 
 def test_prompts_too_short_to_gain_are_not_asked_for(bench: Bench) -> None:

@@ -87,7 +87,7 @@ const CATALOGUE = {
   SYSTEM: ["setup", "{reason}"],
   DEMO_FAILED: ["setup", "{reason}"],
   ENGINE_ANSWER: ["setup", "{reason}"],
-  ENGINE_UNANSWERED: ["setup", "the engine at {url} does not answer as vLLM does: {reason}"],
+  ENGINE_UNANSWERED: ["setup", "no vLLM answers at {url}: {reason}"],
 
   // The other side.
   VAULT_DOWN: ["down", "{name} vault at {address} does not answer: {reason}"],

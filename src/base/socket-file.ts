@@ -1,5 +1,6 @@
 // Owns the socket file: private directory, one live owner, mode 0600 before it is visible, removal after a dead owner.
 import { lstatSync } from "node:fs";
+import type { Stats } from "node:fs";
 import { chmod, lstat, rename, stat, unlink } from "node:fs/promises";
 import { connect } from "node:net";
 import type { Server, Socket } from "node:net";
@@ -125,7 +126,18 @@ async function prepareDirectory(place: SocketPlace): Promise<void> {
   } catch (error) {
     throw failed(place, `its directory cannot be made: ${toTierkvError(error).message}`, another);
   }
-  const found = await lstat(directory);
+  checkFolder(place, await lstat(directory));
+}
+
+/** Throws LISTEN_FAILED where the folder of a socket is there and unfit; makes nothing. */
+export function checkSocketFolder(place: Pick<SocketPlace, "path" | "key">): void {
+  const found = lstatSync(dirname(place.path), { throwIfNoEntry: false });
+  if (found !== undefined) checkFolder(place, found);
+}
+
+function checkFolder(place: Pick<SocketPlace, "path" | "key">, found: Stats): void {
+  const directory = dirname(place.path);
+  const another = `set another ${place.key}`;
   const fix = `run \`chmod 700 ${directory}\` as its owner, or ${another}`;
   if (!found.isDirectory()) throw failed(place, `${directory} is not a directory`, another);
   if (found.uid !== process.getuid?.()) {
@@ -207,6 +219,6 @@ function inUse({ path, whenTaken }: SocketPlace): TierkvError {
   return new TierkvError("ADDRESS_IN_USE", { address: path, fix: whenTaken });
 }
 
-function failed({ path }: SocketPlace, reason: string, fix: string): TierkvError {
+function failed({ path }: Pick<SocketPlace, "path">, reason: string, fix: string): TierkvError {
   return new TierkvError("LISTEN_FAILED", { address: path, reason, fix });
 }

@@ -65,6 +65,18 @@ export function checkKeeping(config: Config, address: string): void {
   checkRoom(joinedFiles(config, address).folder, CREDENTIALS_KEY);
 }
 
+/** Returns the token of an earlier join of the vault with that certificate; empty: none can be read. */
+export function formerToken(config: Config, address: string, caPem: string): string {
+  const { ca, token } = joinedFiles(config, address);
+  try {
+    const isSame = readPrivate(ca, CREDENTIALS_KEY).trim() === caPem.trim();
+    return isSame ? readToken(token, CREDENTIALS_KEY) : "";
+  } catch {
+    // Never joined, or the files are damaged: the join replaces them.
+    return "";
+  }
+}
+
 /** Writes a join's certificate and token, and returns their folder. Throws CREDENTIALS. */
 export function keepJoined(config: Config, address: string, caPem: string, token: string): string {
   const files = joinedFiles(config, address);

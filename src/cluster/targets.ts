@@ -42,8 +42,8 @@ export function vaultClass(config: Config): VaultClass {
     where: placeOf(config, ["cluster", "role"]),
     key: "[cluster] role",
     value: '"inference"',
-    reason: "a vault holds one class of records or both, and its role says which",
-    fix: 'write role = "kv_cold", "ssm_cold" or "cold" on the machine of the vault, or run `tierkv vault --role kv_cold`',
+    reason: "that is an engine's machine; a vault's role says what it keeps",
+    fix: 'on a vault\'s machine write role = "kv_cold" (attention KV), "ssm_cold" (recurrent states) or "cold" (both), or run `tierkv vault --role kv_cold`',
   });
 }
 

@@ -157,6 +157,9 @@ export const httpUrl: Kind<string> = {
   },
 };
 
+const NO_ARCHIVE =
+  "not a bucket (a name of 3 to 63 letters, digits, dots and hyphens), and not an absolute directory";
+
 /** The place of a vault's archive: a bucket, or a directory. */
 export function archiveUrl(bytesMax: number): Kind<string> {
   return {
@@ -168,7 +171,7 @@ export function archiveUrl(bytesMax: number): Kind<string> {
       const isBucket = /^s3:\/\/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:\/[\w!.*'()-]+)*\/?$/i.test(raw);
       const isKnown = isBucket && !/\/\.{1,2}(?:\/|$)/.test(raw);
       if (isKnown || /^file:\/\/\/[^\0]+$/.test(raw)) return { value: raw };
-      return badValue("not a bucket, and not an absolute directory", fix);
+      return badValue(NO_ARCHIVE, fix);
     },
   };
 }

@@ -337,6 +337,14 @@ const RULES: Readonly<Record<string, Rule>> = {
       fix: `write page_listen = "127.0.0.1:${pageListen.port}", or set page_tls_cert, page_tls_key and page_token`,
     };
   },
+  pageApartFromMetrics: ({ sidecar: { pageListen, metricsListen } }) => {
+    if (pageListen === null || pageListen.text !== metricsListen?.text) return null;
+    return {
+      path: ["sidecar", "page_listen"],
+      reason: "metrics_listen has that port already",
+      fix: `write page_listen = "${pageListen.host}:${pageListen.port + 1}", or another free port`,
+    };
+  },
   pageHasItsKey: ({ sidecar: { pageTlsCert, pageTlsKey } }) =>
     half("sidecar", "page_tls", pageTlsCert, pageTlsKey),
   eventsOfEachEngine: oneForEachEngine("events"),

@@ -22,7 +22,7 @@ export const CLUSTER: Schema["cluster"] = {
     },
     kv_cold: {
       kind: vaultAddresses(POOL_VAULTS_MAX),
-      doc: "Addresses of the vaults for attention KV. Several vaults form a pool: each holds a part of every longer prompt, and a restore reads from all at once. Write each address identically on all machines. `dns:` stands for all vaults of the name, which is resolved every 10 s. `pool:` stands for all vaults that keep a list with this one (`[vault] pool_key`). `shm:/dev/shm/NAME` is memory that this machine's sidecars share, alone or before other vaults; `[vault] max_bytes` is its size. `valkey://host:6379` is a Valkey or Redis server, or any member of a cluster (several, separated by commas, stand in for each other), `valkeys://` the same with TLS; `s3://bucket/prefix` is a bucket. Without `kv_cold` and `ssm_cold`, the sidecar starts a vault on this machine.",
+      doc: "Addresses of the vaults for attention KV. Several vaults form a pool: each holds a part of every longer prompt, and a restore reads from all at once. Write each address identically on all machines. `dns:` stands for all vaults of the name, which is resolved every 10 s. `pool:` stands for all vaults that keep a list with this one (`[vault] pool_key`). `shm:/dev/shm/NAME` is memory that this machine's sidecars share, alone or before other vaults; `[vault] max_bytes` is its size. `valkey://host:6379` is a Valkey or Redis server, or any member of a cluster (several, separated by commas, stand in for each other), `valkeys://` the same with TLS; `s3://bucket/prefix` is a bucket. Without `kv_cold` and `ssm_cold`, or with empty lists, the sidecar starts a vault on this machine.",
       ...emptyList("none", '"192.168.1.10:50051"'),
       isShown: true,
     },

@@ -24,14 +24,16 @@ export async function askSidecar<T>(
   }
 }
 
-/** The sidecar's status, once every vault has reported: the sidecar polls vaults only while a command asks. */
+/** The sidecar's status, once every vault has reported since this call: the sidecar polls vaults only while a command asks. */
 export async function statusSeen(link: SidecarLink): Promise<SidecarStatus> {
-  const endMs = nowMs() + VAULTS_SEEN_MS;
+  const begunMs = nowMs();
   for (;;) {
     const status = await link.status();
     const all = [...status.vaults.kv, ...status.vaults.ssm];
-    const isUnseen = ({ state, seen }: VaultStatus): boolean => state !== "down" && seen === null;
-    if (!all.some(isUnseen) || nowMs() > endMs) return status;
+    const spentMs = nowMs() - begunMs;
+    const isUnseen = ({ state, seen }: VaultStatus): boolean =>
+      state !== "down" && (seen === null || seen.ageMs > spentMs);
+    if (!all.some(isUnseen) || spentMs > VAULTS_SEEN_MS) return status;
     await sleep(POLL_MS);
   }
 }

@@ -68,6 +68,8 @@ export class EngineRates {
   readonly queue: EngineQueue = new EngineQueue();
   /** Seconds from placement until loaded, by [1, decoded bytes]. */
   readonly #load = new Fit(2, [[1]]);
+  /** Seconds of whole restores from vaults, from the look-up until all was loaded, by [1, decoded bytes]. */
+  readonly #restores = new Fit(2, [[1]]);
   #loadedMs: number | null = null;
   /** Ratio of wire bytes to the largest possible. */
   readonly #wireShare = new Average(WIRE_SMOOTHING);
@@ -76,9 +78,15 @@ export class EngineRates {
     this.isAlways = isAlways;
   }
 
-  /** Learns from a load of `bytes` decoded bytes. The first one prepares memory, and says nothing of the next. */
-  loaded(bytes: number, seconds: number): void {
-    if (this.#loadedMs !== null) this.#load.add([1, bytes], seconds);
+  /**
+   * Learns from a load of `bytes` decoded bytes that took `copyS`. The first one prepares memory, and says nothing of the next.
+   * `tookS`: from the look-up until all was loaded, if vaults sent all of it to an engine without other requests; otherwise 0.
+   */
+  loaded(bytes: number, { copyS, tookS = 0 }: { copyS: number; tookS?: number }): void {
+    if (this.#loadedMs !== null) {
+      this.#load.add([1, bytes], copyS);
+      this.#restores.add([1, bytes], tookS);
+    }
     this.#loadedMs = nowMs();
   }
 
@@ -99,6 +107,11 @@ export class EngineRates {
   /** Seconds to load `bytes` as measured, however long ago; null: nothing was loaded yet. */
   seenLoadS(bytes: number): number | null {
     return this.#load.predict([1, bytes]);
+  }
+
+  /** Seconds from the look-up of `bytes` until vaults sent them and the engine loaded them, as measured; null: not yet. */
+  seenRestoreS(bytes: number): number | null {
+    return this.#restores.predict([1, bytes]);
   }
 
   /** True once records came back, so that their size is known. */

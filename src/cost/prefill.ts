@@ -11,40 +11,57 @@ export interface Step {
   seconds: number;
 }
 
+/** Of samples of one length: without them the base would take all or none, and longer prompts be far off. */
+const BELIEFS = [
+  [1, -STEP_COST_TOKENS],
+  [0, -STEP_COST_TOKENS, 0, 1],
+];
+
 /**
  * A step takes base + perToken x tokens + perPair x attended seconds. A prompt is computed in steps of at most `stepTokens`, or the
  * largest size seen, so tokens from..to take base x steps + perToken x (to - from) + perPair x (to^2 - from^2) / 2. Where only the
  * whole answer was timed, each decoded token after the first takes its share as well.
  */
 export class Prefill {
-  /** Beliefs for samples of one length: without them the base would take all or none, and longer prompts be far off. */
-  readonly #fit = new Fit(4, [
-    [1, -STEP_COST_TOKENS],
-    [0, -STEP_COST_TOKENS, 0, 1],
-  ]);
+  /** All steps but the first, which prepares memory. */
+  readonly #later = new Fit(4, BELIEFS);
+  /** All steps: used until a later one has at least half of the first's tokens, because a guess from far shorter ones is worse. */
+  readonly #all = new Fit(4, BELIEFS);
   /** Most tokens that the engine computes in one step. */
   stepTokens = 1;
   /** Longest prompt, in tokens, whose computing was measured. */
   longestTokens = 0;
-  #isWarm = false;
+  #firstTokens: number | null = null;
+  #laterTokens = 0;
 
   get samples(): number {
     return this.#fit.samples;
   }
 
-  /** Seconds per step, per token, per pair, per decoded token; null before the second step. */
+  get #fit(): Fit {
+    return 2 * this.#laterTokens >= (this.#firstTokens ?? 0) && this.#later.samples > 0
+      ? this.#later
+      : this.#all;
+  }
+
+  /** Seconds per step, per token, per pair, per decoded token; null before the first step. */
   get coefficients(): readonly number[] | null {
     return this.#fit.coefficients;
   }
 
-  /** Learns from a step; the first prepares memory and is left out. `decoded`: tokens decoded in that time beyond the first. */
+  /** Learns from a step. `decoded`: tokens decoded in that time beyond the first. */
   learn({ tokens, attended, seconds }: Step, decoded = 0): void {
     this.stepTokens = Math.max(this.stepTokens, tokens);
     // Tokens a..b have (b^2 - a^2) / 2 pairs. Of several prompts in a step this is a mean.
     const end = tokens > 0 ? attended / tokens + tokens / 2 : 0;
     this.longestTokens = Math.max(this.longestTokens, Math.round(end));
-    if (this.#isWarm) this.#fit.add([1, tokens, attended, decoded], seconds);
-    this.#isWarm = true;
+    const features = [1, tokens, attended, decoded];
+    this.#all.add(features, seconds);
+    if (this.#firstTokens === null) this.#firstTokens = tokens;
+    else {
+      this.#later.add(features, seconds);
+      this.#laterTokens = Math.max(this.#laterTokens, tokens);
+    }
   }
 
   /** Seconds to decode so many tokens; null: not known yet. */

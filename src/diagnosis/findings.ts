@@ -35,6 +35,8 @@ const CHECKS: readonly Check[] = [
   ofEngines(ranksMissing),
   unreachable,
   vaultDown,
+  sidecarStale,
+  draining,
   lanesUnreachable,
   diskFailing,
   archiveFailing,
@@ -130,6 +132,36 @@ function vaultDown({ sidecar, targets }: Seen): Finding[] {
     if (vault.state !== "refused") return [];
     const text = `${what} is not used: ${vault.trouble || "see `tierkv status`"}`;
     return [problem("vault_refused", text)];
+  });
+}
+
+/** A sidecar that runs with another list of vaults than the configuration has now; lists behind names follow by themselves. */
+function sidecarStale({ sidecar, config }: Seen): Finding[] {
+  if (sidecar === null) return [];
+  const { kvCold, ssmCold } = config.cluster;
+  return Object.entries({ kv: kvCold, ssm: ssmCold }).flatMap(([name, list]) => {
+    const listed = list.map(({ text }) => text).filter((text) => HOST_AND_PORT.test(text));
+    const used = vaultsOf(sidecar).filter((vault) => vault.name === name);
+    // Without a list the sidecar has a vault of its own.
+    if (listed.length === 0 || listed.length < list.length) return [];
+    const of = `[cluster] ${name}_cold`;
+    const missing = listed.filter((text) => !used.some(({ address }) => address === text));
+    const left = used.filter(({ address }) => !listed.includes(address));
+    return [
+      ...missing.map((text) => `does not use ${text}, which ${of} names`),
+      ...left.map(({ address }) => `still uses ${address}, which ${of} does not name`),
+    ].map((what) => note("sidecar_stale", `the running sidecar ${what}: start it again`));
+  });
+}
+
+/** An address of one vault: no name of a list, and no store or shared memory. */
+const HOST_AND_PORT = /^(?:\[[^\]]+\]|[^:/]+):\d+$/;
+
+function draining({ targets }: Seen): Finding[] {
+  return targets.flatMap(({ target, address, draining: isDraining }) => {
+    if (isDraining !== true) return [];
+    const what = `${target} at ${address} is being drained and takes no new records`;
+    return [note("draining", `${what}; \`tierkv vaults drain ${address} --end\` ends that`)];
   });
 }
 

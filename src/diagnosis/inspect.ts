@@ -45,6 +45,8 @@ export interface TargetStatus {
   travel: Travel | null;
   /** A sidecar: the vaults of each class with several; null: no class has. */
   pools: readonly Pooled[] | null;
+  /** A vault: whether it takes no new records, because it is being drained. */
+  draining: boolean | null;
   /** A vault: number of sessions, and bytes kept of them. */
   sessions: { count: number; keptBytes: number } | null;
   /** A vault: its disk tier. */
@@ -57,6 +59,8 @@ export interface TargetStatus {
   kinds: string[] | null;
   /** A sidecar: connected engines that may restore. */
   restoring: number | null;
+  /** A sidecar: whether an engine, or the sidecar itself, has blocks left to save. */
+  isSaving: boolean | null;
   /** A sidecar: codec of attention KV. */
   kvCodec: string | null;
   /** A sidecar: whether each engine's attention KV comes back bit for bit, and why. */
@@ -138,6 +142,7 @@ async function inspectVault(target: VaultTarget, config: Config): Promise<Target
       records: stats.records,
       hitRate: hitRate(stats.counters),
       evicted: stats.counters["evicted"] ?? 0,
+      draining: stats.draining,
       sessions: { count: stats.sessions, keptBytes: stats.keptBytes },
       // A shared region counts only this process's bytes.
       traffic: isRemote(client)
@@ -188,6 +193,7 @@ async function inspectSidecar({ sidecar }: Config): Promise<OwnSidecar> {
       engines: status.engines.length,
       kinds: status.engines.map(({ kind, software }) => (kind === "vllm" ? kind : software)),
       restoring: status.engines.filter(({ isRestoring }) => isRestoring).length,
+      isSaving: status.saves.queuedBlocks > 0 || status.engines.some(({ isSaving }) => isSaving),
       kvCodec: status.kvCodec,
       fidelity: status.engines.map(({ id: engine, model, fidelity }) => ({
         engine,
@@ -265,6 +271,7 @@ function blank(target: string, address: string): TargetStatus {
     records: null,
     hitRate: null,
     evicted: null,
+    draining: null,
     traffic: null,
     sessions: null,
     travel: null,
@@ -274,6 +281,7 @@ function blank(target: string, address: string): TargetStatus {
     engines: null,
     kinds: null,
     restoring: null,
+    isSaving: null,
     kvCodec: null,
     fidelity: null,
     forms: null,

@@ -3,7 +3,7 @@ import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
 import { TierkvError, toTierkvError } from "../base/errors.ts";
-import { connectionTo, splitAddress, unixPath } from "../base/hosts.ts";
+import { connectionTo, splitAddress, storeKind, unixPath, valkeyHosts } from "../base/hosts.ts";
 import {
   REACH_ANSWER_MS,
   REACH_BYTES_MAX,
@@ -93,9 +93,20 @@ async function explain(
     default:
       return null;
   }
+  if (storeKind(address) !== null) return await explainStore(address);
   const found = isTls ? await overTls(address) : await inClear(address);
   if (found !== null || error.code !== "VAULT_BROKEN") return found;
   return { ...NO_VAULT, reason: String(error.details["reason"]) };
+}
+
+/** Diagnoses the first server of a Valkey that does not answer; null: its own error says more, or it is a bucket. */
+async function explainStore(address: string): Promise<Diagnosis | null> {
+  if (storeKind(address) !== "valkey") return null;
+  const [host = ""] = valkeyHosts(address);
+  const { socket, found } = await reach(host);
+  socket?.destroy();
+  if (found?.verdict !== "refused") return found;
+  return { ...found, fix: "start the server there, or correct the address" };
 }
 
 function isUnimplemented({ cause }: TierkvError): boolean {

@@ -254,10 +254,7 @@ export class ShimServer {
     } else {
       for (const [name, count] of message.counters) this.#countForShim(name, count);
       if (place.role === "worker") place.engine.learn(message.steps);
-      if (place.role === "scheduler") {
-        place.engine.note(message.unasked, message.diverged);
-        if (message.naming !== null) place.engine.hearNaming(message.naming);
-      }
+      if (place.role === "scheduler") place.engine.hear(message);
     }
   }
 

@@ -94,6 +94,8 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
       server.engines(),
     );
   const look = (): SidecarStatus => {
+    // Without engines nothing else hears that a vault drains or has another weight.
+    flushes.begin();
     watch.look();
     return status();
   };

@@ -328,6 +328,8 @@ export interface InviteReply {
 
 export interface RedeemRequest {
   machine: string;
+  /** Its token from an earlier join; empty: none. */
+  former: string;
 }
 
 export interface RedeemReply {

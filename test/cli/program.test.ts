@@ -155,10 +155,8 @@ test("config example is taken by config check", async () => {
 test("a vault on a machine that is none is refused with the line to change", async () => {
   const { exitCode, stderr } = await runInside(["vault", "--config", good]);
   expect(exitCode).toBe(2);
-  expect(stderr).toContain(
-    `${good}:2: [cluster] role = "inference": a vault holds one class of records`,
-  );
-  expect(stderr).toContain('write role = "kv_cold", "ssm_cold" or "cold"');
+  expect(stderr).toContain(`${good}:2: [cluster] role = "inference": that is an engine's machine`);
+  expect(stderr).toContain('write role = "kv_cold" (attention KV), "ssm_cold"');
 });
 
 test("-v shows the version, as -V does", async () => {

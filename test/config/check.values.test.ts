@@ -66,6 +66,20 @@ testRefusals({
     "not a bucket",
     'write archive = "s3://bucket/prefix"',
   ),
+  "an archive whose bucket has too short a name": bad(
+    '[vault]\ndata_dir = "/d"\narchive = "s3://b/x"',
+    3,
+    "CONFIG_BAD_VALUE",
+    "a name of 3 to 63 letters",
+    'write archive = "s3://bucket/prefix"',
+  ),
+  "the page on the port of the metrics": bad(
+    '[sidecar]\nmetrics_listen = "127.0.0.1:9400"\npage_listen = "127.0.0.1:9400"',
+    3,
+    "CONFIG_CONFLICT",
+    "metrics_listen has that port already",
+    'write page_listen = "127.0.0.1:9401"',
+  ),
   "an archive without a disk": bad(
     '[vault]\narchive = "s3://bucket/x"',
     2,

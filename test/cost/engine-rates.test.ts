@@ -18,7 +18,9 @@ function learned(isAlways = false): EngineRates {
       rates.prefill.learn({ tokens, attended, seconds: stepS(tokens, from) });
     }
   }
-  for (const bytes of [1 * MIB, 1 * MIB, 64 * MIB]) rates.loaded(bytes, 0.002 + bytes / 10e9);
+  for (const bytes of [1 * MIB, 1 * MIB, 64 * MIB]) {
+    rates.loaded(bytes, { copyS: 0.002 + bytes / 10e9 });
+  }
   return rates;
 }
 
@@ -161,6 +163,19 @@ test("the fewest tokens worth asking for are those that take as long to compute"
   expect(new EngineRates().tokensWorth(0.005, TOKENS)).toBe(0);
 });
 
+test("a first prompt counts until one of its size follows: what is left after a restore says little of it", () => {
+  const rates = new EngineRates();
+  const step = (tokens: number, from: number, seconds: number): void =>
+    rates.prefill.learn({ tokens, attended: tokens * from + tokens ** 2 / 2, seconds });
+  step(3_000, 0, 40);
+  expect(rates.prefill.seconds(0, 3_000)).toBeCloseTo(40, 0);
+  // 57 tokens in 2.6 s alone would make 3,000 take minutes.
+  step(57, 2_943, 2.6);
+  expect(rates.prefill.seconds(0, 3_000)).toBeLessThan(50);
+  step(3_000, 0, 20);
+  expect(rates.prefill.seconds(0, 3_000)).toBeLessThan(25);
+});
+
 test("bytes on the wire are learned as a share of the most they could be", () => {
   const rates = new EngineRates();
   expect(rates.wireBytes(1000)).toBe(1000);
@@ -172,14 +187,18 @@ test("the first load is not counted, and a slow one is believed less and less wh
   vi.useFakeTimers({ toFake: ["performance"] });
   try {
     const rates = new EngineRates();
-    rates.loaded(MIB, 30);
+    rates.loaded(MIB, { copyS: 30, tookS: 40 });
     expect(rates.loadS(MIB)).toBe(0);
-    rates.loaded(MIB, 2);
+    rates.loaded(MIB, { copyS: 2, tookS: 5 });
     expect(rates.loadS(MIB)).toBeCloseTo(2);
     vi.advanceTimersByTime(LOAD_FADE_MS * 4);
     expect(rates.loadS(MIB)).toBeCloseTo(2 / 16);
     // A forecast is no attempt, and keeps what was measured.
     expect(rates.seenLoadS(MIB)).toBeCloseTo(2);
+    expect(rates.seenRestoreS(MIB)).toBeCloseTo(5);
+    // What an engine with other requests took says nothing.
+    rates.loaded(MIB, { copyS: 2 });
+    expect(rates.seenRestoreS(MIB)).toBeCloseTo(5);
   } finally {
     vi.useRealTimers();
   }

@@ -39,6 +39,35 @@ test("a set-up as it should be has no finding", async () => {
   expect([exitCode, JSON.parse(stdout)]).toMatchObject([0, { ok: true, findings: [] }]);
 });
 
+test("a sidecar with an older list than the configuration is told of, whichever vault is missing", async () => {
+  const { path, look } = await open();
+  const { kvCold } = loadConfig(path, {}).cluster;
+  const known = kvCold[0]!.text;
+  const said = async (list: readonly string[]): Promise<string[]> => {
+    const seen = await look();
+    const { cluster } = loadConfig(configOf(list.join('", "'), seen.config.sidecar.socket), {});
+    const config = { ...seen.config, cluster: { ...seen.config.cluster, kvCold: cluster.kvCold } };
+    return findings({ ...seen, config }).map(({ code, text }) => `${code} ${text}`);
+  };
+  expect(await said([known])).toEqual([]);
+  expect(await said(["127.0.0.1:7"])).toEqual([
+    expect.stringMatching(/^sidecar_stale .* does not use 127\.0\.0\.1:7, .*: start it again$/),
+    expect.stringContaining(`still uses ${known}`),
+  ]);
+});
+
+test("a vault that is being drained is told of, and how to end that", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const targets = seen.targets.map((one) =>
+    one.target === "kv_cold" ? { ...one, draining: true } : one,
+  );
+  expect(seen.targets.map(({ draining }) => draining)).toContain(false);
+  const [found, ...others] = findings({ ...seen, targets });
+  expect([found?.code, found?.severity, others]).toEqual(["draining", "note", []]);
+  expect(found?.text).toMatch(/takes no new records; `tierkv vaults drain .* --end` ends that$/);
+});
+
 test.each(["status", "doctor"])(
   "%s: an engine that cannot be named is the first line, one that is being named a note",
   async (command) => {

@@ -8,6 +8,7 @@ import type { AddressInfo, Server, Socket } from "node:net";
 import { join } from "node:path";
 import { createServer as createTls } from "node:tls";
 import { expect, test } from "vitest";
+import { TierkvError } from "../../src/base/errors.ts";
 import { nowMs } from "../../src/base/time.ts";
 import { VaultClient } from "../../src/client/vault/vault-client.ts";
 import { laneTrouble, sayHello } from "../../src/diagnosis/reach.ts";
@@ -53,6 +54,21 @@ async function otherGrpc(): Promise<number> {
   });
   return await listening(server);
 }
+
+test("a Valkey where nobody listens is told by host and port, not by its scheme", async () => {
+  const port = await closed();
+  for (const scheme of ["valkey", "valkeys"]) {
+    const address = `${scheme}://127.0.0.1:${port}`;
+    const down = new TierkvError("VAULT_DOWN", { name: "kv", address, reason: "down" });
+    const client = { name: "kv", address, hello: () => Promise.reject(down) };
+    await expect(sayHello(client, scheme === "valkeys")).rejects.toMatchObject({
+      code: "VAULT_UNREACHED",
+      message: expect.stringContaining(
+        `refused: nobody listens on port ${port}; start the server there`,
+      ) as string,
+    });
+  }
+});
 
 const STRANGERS = [
   ["a socket that never answers", silent, "no answer: the connection opens and nothing comes"],

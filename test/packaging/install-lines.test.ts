@@ -10,6 +10,9 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 const ROOT = fileURLToPath(new URL("../..", import.meta.url));
 const PAGE = readFileSync(join(ROOT, "docs", "how-to", "packages.md"), "utf8");
 const BLOCKS = [...PAGE.matchAll(/^```[a-z]*\n(.*?)^```/gms)].map(([, block]) => block!);
+/** The page's block of lines for the machine of this heading. */
+const linesOf = (heading: string): string =>
+  /^```[a-z]*\n(.*?)^```/ms.exec(PAGE.slice(PAGE.indexOf(`\n## ${heading}\n`)))![1]!.trim();
 const TARGET = "linux-x64-gnu";
 const ADDON = join(ROOT, "crates", "node", `tierkv-core.${TARGET}.node`);
 const PYTHON = join(ROOT, ".venv", "bin", "python");
@@ -120,7 +123,7 @@ describe.skipIf(!canMount || !isIntel)(`the lines of packages.md (else skipped: 
     "a vault's machine: every line, and another machine joins by the printed one",
     () => {
       expect(BLOCKS[0]!.trim()).toBe(`npm run release -- --only ${TARGET}`);
-      const lines = BLOCKS[1]!.trim().split("\n");
+      const lines = linesOf("A vault's machine").split("\n");
       const service = lines.findIndex((line) => line === "tierkv service install vault");
       expect(service).toBeGreaterThan(0);
       for (const line of lines.slice(0, service)) check(line);
@@ -158,6 +161,19 @@ kill %1; wait %1`,
       );
       expect(text).toContain(`joined the kv and ssm vault at ${address}:${VAULT_PORT}`);
       expect(text).toContain("restore, raw records, checked and decoded");
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
+    "an engine's machine: the connector and the program are in the environment",
+    () => {
+      const lines = linesOf("An engine's machine");
+      const text = check(`mkdir release; ln -s ../*.whl release/
+python3 -m venv engine; . engine/bin/activate
+${lines}
+python -c "import tierkv; print(tierkv.__file__)"; tierkv version`);
+      expect(text).toMatch(/engine\/lib\/.*tierkv/);
     },
     TIMEOUT_MS,
   );

@@ -239,6 +239,18 @@ test("status tells what there is", async () => {
   });
 });
 
+test("an engine's blocks that are left to save are in its status until it says otherwise", async () => {
+  const sidecar = await openSidecar();
+  const engine = await FakeEngine.start(sidecar.socketPath);
+  const isSaving = (): boolean => sidecar.status().engines[0]!.isSaving;
+  expect(isSaving()).toBe(false);
+  engine.scheduler.send({ t: "counts", counters: {}, saving: 1 });
+  await until(isSaving, "the engine to save");
+  engine.scheduler.send({ t: "counts", counters: {} });
+  engine.scheduler.send({ t: "counts", counters: {}, saving: 0 });
+  await until(() => !isSaving(), "all to be saved");
+});
+
 test("closing the sidecar ends every connection", async () => {
   const { socketPath, close } = await openSidecar();
   const engine = await FakeEngine.start(socketPath);

@@ -21,9 +21,9 @@ export const UNDER_PERMISSIONS: Under = IS_ROOT
 /** Limits open files below the needed number, but high enough to load the program. */
 export const UNDER_FEW_FILES: Under = ["sh", "-c", 'ulimit -n 192 && exec "$@"', "sh"];
 
-/** Mounts a file system of 1 MiB at `dir` for this program alone. */
-export function underSmallDisk(dir: string): Under {
-  const mount = 'mount -t tmpfs -o size=1M none "$0" && exec "$@"';
+/** Mounts a small file system at `dir` for this program alone. */
+export function underSmallDisk(dir: string, size = "1M"): Under {
+  const mount = `mount -t tmpfs -o size=${size} none "$0" && exec "$@"`;
   return usable(["unshare", "--mount", "sh", "-c", mount, dir]);
 }
 

@@ -6,8 +6,8 @@ const MEANINGS: Readonly<Record<ErrorKindName, string>> = {
   user: "Asked or configured wrongly: change what the text names.",
   setup: "The machines do not fit together or lack something: the text says what to change.",
   stranger:
-    "Nobody who may come in. Nothing of the call was read; the vault does not say what was wrong.",
-  denied: "Somebody who may come in, but not do this.",
+    "The caller showed no valid credential. Nothing of the call was read; the vault does not say what was wrong.",
+  denied: "The caller is known, but its role does not allow this.",
   data: "Bytes that do not verify. They are refused, counted and never used.",
   busy: "A limit was reached. The call may be repeated a little later.",
   down: "The other side is not there. Programs go on without it and try again by themselves.",
@@ -26,7 +26,7 @@ export function renderErrorsPage(): string {
     const retry = first.retryable ? "yes" : "no";
     return [
       `## ${kind}`,
-      `${meaning} Exit code ${first.exitCode}, worth repeating: ${retry}, gRPC status \`${first.grpcStatus}\`.`,
+      `${meaning} Exit code ${first.exitCode}, a repetition may help: ${retry}, gRPC status \`${first.grpcStatus}\`.`,
       [
         "| code | text |",
         "|---|---|",
@@ -39,7 +39,7 @@ export function renderErrorsPage(): string {
     "<!-- Made from src/base/errors.ts by test/base/errors.test.ts, which also says how to renew it. -->",
     `Every failure has a code and one line of text that names the thing, its value and what to change. Commands print
 \`tierkv: TEXT (CODE)\` to stderr and end with the exit code given here; with \`--json\` they also print
-\`{"error": {"code", "message", ...}}\` to stdout. Logs carry \`err.code\` and \`err.message\`, never a stack trace. Words in braces
+\`{"schema", "error": {"code", "message", ...}}\` to stdout. Logs carry \`err.code\` and \`err.message\`, never a stack trace. Words in braces
 are filled in. Configuration errors are explained in [config.md](config.md).`,
     ...sections,
     "",

@@ -62,7 +62,7 @@ const COMMANDS: readonly [command: string, fields: string][] = [
   ],
   [
     "doctor",
-    "`helps`, `findings`, `vaults` (VaultBench[], each with `rails`: RailBench[]), `engines`: `engine`, `model`, `prompts` (Outlook[]), `allows` (Allowance, or null)",
+    "`helps`, `next` (what to do), `findings`, `vaults` (VaultBench[], each with `rails`: RailBench[]), `engines`: `engine`, `model`, `prompts` (Outlook[]), `allows` (Allowance, or null)",
   ],
   ["doctor --engine", "`helps`, `change`, `engine` (FarEngine), `prompts` (FarOutlook[])"],
   ["bench", "`ok`, `config`, `targets` (VaultBench[])"],

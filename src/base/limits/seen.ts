@@ -1,7 +1,7 @@
 // Owns the ceilings of observing a running set-up: `tierkv top`, the page, spans and samples.
 
 /** Least interval of asking a vault for its status, only while a viewer is open. */
-export const VAULT_SEEN_MS = 1_000;
+export const VAULT_SEEN_MS = 250;
 /** Latest restores in a sidecar's status. */
 export const RESTORES_SHOWN_MAX = 64;
 /** Interval of `tierkv top`: default, and most. */

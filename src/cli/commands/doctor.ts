@@ -16,6 +16,7 @@ import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import type { VaultBench } from "../bench/bench-vault.ts";
 import { allocatorFindings } from "../doctor/allocator.ts";
 import { allowanceOf, describeAllowance } from "../doctor/allowance.ts";
+import { nextStep } from "../doctor/next-step.ts";
 import { describeRail } from "../doctor/rail-view.ts";
 import type { RailBench } from "../doctor/rails.ts";
 import { socketFindings } from "../doctor/socket-limits.ts";
@@ -57,10 +58,12 @@ export interface Outlook {
   tokens: number;
   /** True where no prompt of that length was computed yet. */
   isBeyond: boolean;
+  /** True: `restoreMs` follows from what this engine's restores took; otherwise from links as measured now. */
+  isSeen: boolean;
   /** False: the engine has restored too little to know how long it copies, and that time is left out of `restoreMs`. */
   hasLoaded: boolean;
   computeMs: number | null;
-  /** Milliseconds to the first token: fetch, load, and computing the rest. */
+  /** Milliseconds to the first token: look-up, fetch, load, and computing the rest. */
   restoreMs: number;
   /** `computeMs` over `restoreMs`; null: `computeMs` is not known. */
   gain: number | null;
@@ -107,6 +110,12 @@ async function doctorHere(call: Call, config: Config): Promise<boolean> {
     return { engine: id, model, prompts: outlook(forecast, links), allows: allowanceOf(one, rate) };
   });
   const helps = outlooks.some(({ prompts }) => prompts.some(({ gain }) => (gain ?? 0) > 1));
+  const next = nextStep({
+    findings: found,
+    isEngineHost: config.cluster.role === "inference",
+    hasSidecar: seen.sidecar !== null,
+    engines: outlooks.map(({ prompts }) => prompts),
+  });
   const lines = [
     ...describeFindings(found),
     ...vaults.flatMap(({ rails, ...bench }) => [describeVault(bench), ...rails.map(describeRail)]),
@@ -115,10 +124,9 @@ async function doctorHere(call: Call, config: Config): Promise<boolean> {
       ...describe(`${model} (${engine})`, prompts),
       ...(allows === null ? [] : describeAllowance(allows)).map((line) => `  ${line}`),
     ]),
-    ...(outlooks.length === 0 && seen.sidecar !== null ? [NO_ENGINE] : []),
-    ...(config.cluster.role === "inference" ? [] : [NO_SIDECAR]),
+    `Next: ${next}.`,
   ];
-  call.print({ helps, findings: found, vaults, engines: outlooks }, lines);
+  call.print({ helps, next, findings: found, vaults, engines: outlooks }, lines);
   return helps && !found.some(isProblem);
 }
 
@@ -154,12 +162,10 @@ const BEYOND =
   "  * longer than any prompt that the engine has computed since it started: its times follow from shorter prompts";
 const UNLOADED =
   "  restored: without the engine's copying, because it has restored fewer than two prompts since it started";
+const SEEN =
+  "  restored: as this engine's restores took so far, and computing what they leave; its HTTP server is not in it";
 const LEFT_OUT =
-  "  restored: at least; the engine's server and its waiting between steps are not in it (up to a third more on a busy CPU)";
-const NO_SIDECAR =
-  "This is a vault's machine: on an engine's machine `tierkv doctor` also says for which prompts restores help.";
-const NO_ENGINE =
-  "No engine is connected to the sidecar: start it, let it answer a few prompts, ask again.";
+  "  restored: at least, by links as measured now; after a few restores of an idle engine, what they took takes its place";
 
 /** Measures each vault that answers, one at a time, because they may share a link. Findings report the others. */
 async function measure(
@@ -234,7 +240,8 @@ function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
 
 /** Returns the forecast prompts for which every needed class was measured. */
 export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
-  return forecast.flatMap(({ tokens, isBeyond, computeMs, restMs, loadMs, wireBytes }) => {
+  return forecast.flatMap((one) => {
+    const { tokens, isBeyond, computeMs, restMs, loadMs, seenMs, wireBytes } = one;
     let fetchMs = 0;
     for (const recordClass of RECORD_CLASSES) {
       const bytes = wireBytes[recordClass];
@@ -243,9 +250,10 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
       if (link === undefined) return [];
       fetchMs = Math.max(fetchMs, link.questionMs + (bytes / link.bytesPerS) * 1000);
     }
-    const restoreMs = fetchMs + (loadMs ?? 0) + (restMs ?? 0);
+    const restoreMs = (seenMs ?? fetchMs + (loadMs ?? 0)) + (restMs ?? 0);
     const gain = computeMs === null ? null : computeMs / restoreMs;
-    return [{ tokens, isBeyond, hasLoaded: loadMs !== null, computeMs, restoreMs, gain }];
+    const isSeen = seenMs !== null;
+    return [{ tokens, isBeyond, isSeen, hasLoaded: loadMs !== null, computeMs, restoreMs, gain }];
   });
 }
 
@@ -276,12 +284,13 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
       : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
   const beyond = prompts.some(({ isBeyond }) => isBeyond) ? [BEYOND] : [];
   const unloaded = prompts.some(({ hasLoaded }) => !hasLoaded) ? [UNLOADED] : [];
+  const basis = prompts.every(({ isSeen }) => isSeen) ? SEEN : LEFT_OUT;
   return [
     `${name}:`,
     ...table([head, ...rows], "  "),
     ...beyond,
     ...unloaded,
-    LEFT_OUT,
+    basis,
     `  ${verdict}`,
   ];
 }

@@ -66,7 +66,7 @@ export function addFidelity(program: Command): void {
     .requiredOption("--text <file>", "text typical of the model's use; prompts are pieces of it")
     .option(
       "--prompts <n>",
-      `most prompts (default: ${FIDELITY_PROMPTS_DEFAULT}, and those of ${FIDELITY_JUDGE_MS / 60_000} minutes)`,
+      `most prompts (default: ${FIDELITY_PROMPTS_DEFAULT}, or as many as take ${FIDELITY_JUDGE_MS / 60_000} minutes)`,
     )
     .example(
       "tierkv fidelity --engine http://127.0.0.1:8000 --text corpus.txt",

@@ -37,10 +37,14 @@ export function addFlush(program: Command): void {
     .description(
       "Drops every record of the configured vaults, or only the selected ones, in memory and on disk. Drops their\n" +
         "copies and pending saves in all connected sidecars too. Engines compute those blocks again. An engine's own GPU\n" +
-        "cache stays; POST /reset_prefix_cache to the engine clears it.",
+        "cache stays; POST /reset_prefix_cache to the engine clears it. Exit code 1 if nothing matched the named model,\n" +
+        "namespace or tenant, or a vault did not answer.",
     )
     .addOption(
-      new Option("--target <role>", "vault to flush; without it, all").choices(VAULT_ROLES),
+      new Option(
+        "--target <role>",
+        "flush only vaults of this role; --class selects their records",
+      ).choices(VAULT_ROLES),
     )
     .addOption(
       new Option("--class <class>", "drop only records of this class").choices(["kv", "ssm"]),
@@ -92,11 +96,24 @@ async function flush(call: Call<FlushOptions>): Promise<boolean> {
   const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
   const lines = results.flatMap(describe);
   const isStore = results.some(({ address }) => storeKind(address) !== null);
-  if (scope.tenant !== 0 && !isStore && results.every(isNothing)) lines.push(NOTHING_OF_TENANT);
-  const unknown = scope.model === null ? null : unknownModel(scope.model, results);
+  const unknown = unmatched(scope, isStore ? [] : results);
   if (unknown !== null) lines.push(unknown);
   call.print({ flushed: results }, isEngineNear ? [...lines, OWN_CACHE] : lines);
   return unknown === null && results.every(({ error }) => error === null);
+}
+
+/** Returns a line if vaults answered, and nothing matched what was named; null: it did, or nothing was named. */
+function unmatched(
+  { model, namespace, tenant }: Scope,
+  results: readonly Flushed[],
+): string | null {
+  if (model !== null) {
+    const unknown = unknownModel(model, results);
+    if (unknown !== null) return unknown;
+  }
+  if (results.length === 0 || !results.every(isNothing)) return null;
+  if (tenant !== 0) return NOTHING_OF_TENANT;
+  return namespace === null ? null : NOTHING_OF_NAMESPACE;
 }
 
 /** Returns a line if vaults answered, and none knows a model of that name. */
@@ -132,11 +149,6 @@ async function scopeOf(options: FlushOptions, config: Config): Promise<Scope> {
 }
 
 async function tenantOfSalt(salt: string, config: Config): Promise<number> {
-  if (salt === "") {
-    throw new TierkvError("USAGE", {
-      reason: "--tenant: expected the cache_salt of the tenant's requests, and it is empty",
-    });
-  }
   const { loadRecordKeys } = await import("../../config/conditions.ts");
   const { recordKeysTenant } = await import("../../base/native.ts");
   await loadRecordKeys(config);
@@ -196,6 +208,8 @@ const OWN_CACHE =
 
 const NOTHING_OF_TENANT =
   "nothing of this tenant was found: the salt must be the requests' own, and where [sidecar] record_keys is set, this machine must have the keys";
+
+const NOTHING_OF_NAMESPACE = "nothing of this namespace was found";
 
 function isNothing({ records, sidecars, error }: Flushed): boolean {
   const isKept = sidecars.some((one) => one.blocks + one.saves > 0 || !one.confirmed);

@@ -1,6 +1,6 @@
 // Owns `tierkv init`: writes a first tierkv.toml for this machine, and says the next command.
 import { existsSync, writeFileSync } from "node:fs";
-import { isAbsolute, resolve } from "node:path";
+import { delimiter, isAbsolute, join, resolve } from "node:path";
 import { Option } from "commander";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { ownInterfaces } from "../../base/interfaces.ts";
@@ -28,7 +28,8 @@ export function addInit(program: Command): void {
     .summary("write a first configuration of this machine")
     .description(
       "Writes a short tierkv.toml with comments, and prints the next command. Asks what the machine is for, on a\n" +
-        "terminal; otherwise a machine with a GPU is an engine's, and any other a vault. Overwrites no file.",
+        "terminal; otherwise a machine with a GPU or a `vllm` command is an engine's, and any other a vault. Overwrites\n" +
+        "no file.",
     )
     .addOption(
       new Option(
@@ -50,7 +51,8 @@ async function init(call: Call<InitOptions>): Promise<void> {
     const reason = `${path} exists: name another file with --output, or edit it`;
     throw new TierkvError("USAGE", { reason });
   }
-  const machine = options.machine ?? (await machineOf(call));
+  const seen = guess(call.io.env);
+  const machine = options.machine ?? (await machineOf(call, seen.machine));
   if (machine !== "vault" && options.listen !== undefined) {
     throw new TierkvError("USAGE", {
       reason: "--listen is the address of a vault: add --machine vault, or leave it out",
@@ -62,12 +64,26 @@ async function init(call: Call<InitOptions>): Promise<void> {
   const address = machine === "vault" ? addressOf(options.listen) : null;
   write(path, firstConfig({ machine, address, dataDir, maxBytes }));
   const next = nextSteps(machine, path);
-  call.print({ path, machine, next }, [`wrote ${path}; next:`, "", ...next]);
+  const isGuessed = options.machine === undefined && !call.io.isInteractive;
+  const why = isGuessed
+    ? [`${seen.why}: written for a machine of kind ${machine}; --machine names another kind`]
+    : [];
+  call.print({ path, machine, next }, [...why, `wrote ${path}; next:`, "", ...next]);
 }
 
-/** Asks a person; without one the machine's devices decide. */
-async function machineOf({ io }: Call<InitOptions>): Promise<Machine> {
-  const found: Machine = GPUS.some((device) => existsSync(device)) ? "engine" : "vault";
+/** Returns the kind that this machine's devices and programs suggest, and why. */
+function guess({ PATH = "" }: Call["io"]["env"]): { machine: Machine; why: string } {
+  const device = GPUS.find((path) => existsSync(path));
+  if (device !== undefined) return { machine: "engine", why: `there is a GPU (${device})` };
+  const vllm = PATH.split(delimiter)
+    .map((folder) => join(folder, "vllm"))
+    .find((path) => existsSync(path));
+  if (vllm !== undefined) return { machine: "engine", why: `vLLM is installed (${vllm})` };
+  return { machine: "vault", why: "there is neither a GPU nor a `vllm` command here" };
+}
+
+/** Asks a person; without one the guess counts. */
+async function machineOf({ io }: Call<InitOptions>, found: Machine): Promise<Machine> {
   if (!io.isInteractive) return found;
   const text = await io.ask(`What is this machine: ${MACHINES.join(", ")}? [${found}]`);
   const answer = text === "" ? found : text;

@@ -10,7 +10,7 @@ interface InstallFlags {
 export function addInstall(program: Command): void {
   program
     .command("install")
-    .summary("put tierKV into EXO's environment")
+    .summary("put tierKV into the environment of EXO, an engine for Macs")
     .description(
       "Adds one file to EXO's Python environment; the file extends EXO's prefix cache with vaults. EXO's source stays\n" +
         "unchanged. EXO versions with an incompatible cache run without tierKV and log the reason. `tierkv uninstall\n" +

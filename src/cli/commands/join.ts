@@ -30,11 +30,12 @@ async function joinVault(call: Call): Promise<boolean> {
   const joining = await import("../join/joining.ts");
   const { listOf } = await import("../vaults/vault-lists.ts");
   const { askClasses, askPooled, certificateOf, redeem, writeAddress } = joining;
-  const { checkKeeping, keepJoined } = await import("../../cluster/credentials.ts");
+  const { checkKeeping, formerToken, keepJoined } = await import("../../cluster/credentials.ts");
   checkKeeping(config, address);
   const vault = (): string => `the vault at ${address}`;
   const caPem = await whileWaiting(call.io, vault, () => certificateOf(invitation));
-  const credential = await whileWaiting(call.io, vault, () => redeem(invitation, caPem));
+  const former = formerToken(config, address, caPem);
+  const credential = await whileWaiting(call.io, vault, () => redeem(invitation, caPem, former));
   // Kept before any other step can fail, because the join has used up the code.
   const folder = keepJoined(config, address, caPem, credential.token);
   const classes = await askClasses(credential, caPem);

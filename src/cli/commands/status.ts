@@ -96,7 +96,7 @@ function remark(status: TargetStatus, name: string): string[] {
 
 /** Describes a sidecar's engines, blocks and forms; nothing of another target. */
 function describeWork(
-  { engines, kinds, kvCodec, fidelity, forms, travel, pools }: TargetStatus,
+  { engines, kinds, isSaving, kvCodec, fidelity, forms, travel, pools }: TargetStatus,
   counters: NonNullable<TargetStatus["counters"]>,
 ): string[] {
   if (engines === null) return [];
@@ -107,7 +107,8 @@ function describeWork(
     count("blocks_restored_local");
   const stored = `${showBytes(count("bytes_sent"))} (${showCodec(kvCodec ?? "raw")})`;
   const sizes = `${showBytes(count("bytes_saved"))}, stored as ${stored}`;
-  const saved = `${count("blocks_saved")} blocks saved (${sizes})`;
+  const more = isSaving === true ? ", more are being saved" : "";
+  const saved = `${count("blocks_saved")} blocks saved (${sizes})${more}`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${describeEngines(engines, kinds ?? [])} connected, ${saved}, ${back}`,

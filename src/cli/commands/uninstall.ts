@@ -54,7 +54,9 @@ async function uninstall(call: Call<UninstallFlags>): Promise<boolean> {
   const kept = options.purge === true ? ownPaths(call.loadConfig(), io.env, isMachine) : [];
   const paths = [...services.map(({ path }) => path), ...kept];
   if (paths.length === 0) {
-    call.print({ removed: [], failed: [] }, ["there is nothing of tierKV here but the program"]);
+    call.print({ removed: [], failed: [] }, [
+      "nothing to remove: no services, records, secrets or configuration of tierKV are here",
+    ]);
     return true;
   }
   if (options.dryRun === true) {

@@ -116,6 +116,15 @@ function partsOf(config: Config): readonly Part[] {
       ],
     ],
     [
+      [own("[sidecar] socket")],
+      [
+        async () => {
+          const { checkSocketFolder } = await import("../../base/socket-file.ts");
+          checkSocketFolder({ path: sidecar.socket, key: "[sidecar] socket" });
+        },
+      ],
+    ],
+    [
       [secret("[sidecar] record_keys", sidecar.recordKeys)],
       [async () => await (await import("../../config/conditions.ts")).loadRecordKeys(config)],
     ],

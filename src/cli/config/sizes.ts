@@ -28,8 +28,13 @@ export function vaultSizes(config: Config): Sizes {
   return found;
 }
 
-function checkMemory(config: Config, { problems }: Sizes): void {
-  const { maxBytes } = config.vault;
+function checkMemory(config: Config, { problems, notes }: Sizes): void {
+  const { maxBytes, tenantBytes } = config.vault;
+  if (maxBytes !== null && tenantBytes !== null && tenantBytes > maxBytes) {
+    notes.push(
+      `[vault] tenant_bytes = ${tenantBytes}: max_bytes is ${maxBytes}, so no tenant can have so much`,
+    );
+  }
   if (maxBytes === null || maxBytes <= totalmem()) return;
   const reason = `this machine has ${showBytes(totalmem())} of memory`;
   const fix = "write less, or leave it out for half of the free memory";
@@ -39,9 +44,15 @@ function checkMemory(config: Config, { problems }: Sizes): void {
 /** `place`: a folder on the disk of data_dir. */
 function checkDisk(config: Config, place: string, { problems, notes }: Sizes): void {
   const { dataDir, diskBytes } = config.vault;
-  if (diskBytes === null) return;
   const disk = statfsSync(place);
   const [all, free] = [disk.blocks * disk.bsize, disk.bavail * disk.bsize];
+  if (all === 0) {
+    const reason = "its file system has no room for files";
+    const fix = "name a folder on a disk";
+    problems.push(refusal(config, "data_dir", JSON.stringify(dataDir), { reason, fix }));
+    return;
+  }
+  if (diskBytes === null) return;
   if (diskBytes > all) {
     const reason = `the disk of ${dataDir} has ${showBytes(all)}`;
     const fix = "write less, or leave it out for a share of what is free";
@@ -65,7 +76,7 @@ function checkArchive({ vault: { archive } }: Config, place: string, { notes }: 
 function refusal(
   config: Config,
   name: string,
-  value: number,
+  value: number | string,
   told: { reason: string; fix: string },
 ): FileProblem {
   const key = `[vault] ${name}`;

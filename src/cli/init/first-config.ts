@@ -18,8 +18,9 @@ const MORE = "# `tierkv config example` shows every key, `tierkv config check` c
 
 /** Returns the text of tierkv.toml. */
 export function firstConfig({ machine, address, dataDir, maxBytes }: FirstConfig): string {
+  const share = machine === "vault" ? "half" : "a quarter";
   const memory = [
-    "# Memory for records; half of what is free at start (a quarter beside an engine) without this line.",
+    `# Memory for records; left out: ${share} of what is free at start.`,
     `# max_bytes = "${gigabytes(maxBytes)}"`,
   ];
   const disk =

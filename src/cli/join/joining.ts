@@ -34,12 +34,16 @@ export interface Credential {
   token: string;
 }
 
-/** Exchanges the invitation for this machine's own credential. */
-export async function redeem(invitation: Invitation, caPem: string): Promise<Credential> {
+/** Exchanges the invitation for this machine's own credential, which replaces the one of an earlier join. */
+export async function redeem(
+  invitation: Invitation,
+  caPem: string,
+  former: string,
+): Promise<Credential> {
   const { address, secret } = invitation;
   const asked = askedWith(address, caPem, secret);
   try {
-    const request = { machine: hostname() };
+    const request = { machine: hostname(), former };
     const { name, token } = await askOnce(asked, vaultService.Redeem, request);
     return { address, name, token };
   } catch (error) {

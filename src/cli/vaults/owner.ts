@@ -1,4 +1,5 @@
 // Owns an owner's calls to the vault of the same machine: its configuration and its best token.
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { STATUS_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { askOnce } from "../../client/vault/ask.ts";
 import { ownVault } from "../../cluster/credentials.ts";
@@ -27,5 +28,12 @@ export async function askOwn<Request, Reply>(
   const address = reachable(config.vault.listen).text;
   const security = ownVault(config, address);
   const asked = { name: "this machine's", address, security, timeoutMs: STATUS_TIMEOUT_MS };
-  return await askOnce(asked, method(vaultService), request);
+  try {
+    return await askOnce(asked, method(vaultService), request);
+  } catch (error) {
+    const { code, details } = toTierkvError(error);
+    if (code !== "VAULT_DOWN") throw error;
+    const reason = `${String(details["reason"])}; start it on this machine (\`tierkv vault\`), or correct [vault] listen`;
+    throw new TierkvError("VAULT_DOWN", { name: asked.name, address, reason }, { cause: error });
+  }
 }

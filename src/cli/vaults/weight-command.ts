@@ -1,5 +1,6 @@
 // Owns `tierkv vaults weight`: sets the factor by which a vault's capacity counts in its pool.
 import { TierkvError } from "../../base/errors.ts";
+import { isVaultAddress } from "../../base/hosts.ts";
 import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../../base/limits/pool.ts";
 import { allTargets, targetAt } from "../../cluster/sources.ts";
 import { askVault } from "../../cluster/vault-link.ts";
@@ -11,6 +12,10 @@ export async function weighVault(call: Call): Promise<void> {
   const weight = Number(given);
   if (given.trim() === "" || !(weight >= VAULT_WEIGHT_LEAST && weight <= VAULT_WEIGHT_MOST)) {
     const reason = `weight ${given.slice(0, 100)}: give a number of ${VAULT_WEIGHT_LEAST} to ${VAULT_WEIGHT_MOST}; 1 is what a vault begins with`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  if (!isVaultAddress(address)) {
+    const reason = `${address.slice(0, 100)}: only a vault has a weight, and this names a store or memory`;
     throw new TierkvError("USAGE", { reason });
   }
   const config = call.loadConfig();

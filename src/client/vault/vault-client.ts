@@ -293,10 +293,12 @@ export class VaultClient implements BlockStore {
     );
   }
 
-  stats(deadlineMs: number): Promise<m.StatsReply> {
-    return this.#connection.call("Stats", deadlineMs, ({ channel, options }) =>
+  async stats(deadlineMs: number): Promise<m.StatsReply> {
+    const stats = await this.#connection.call("Stats", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Stats, {}, options()),
     );
+    this.#connection.isDraining = stats.draining;
+    return stats;
   }
 
   /** Drops the records of one namespace or model (null: of all), one class (null: of both) and one tenant (0: of all). */

@@ -1,7 +1,7 @@
 // Owns the inputs of `tierkv plan`: sizes, links, and a trace that is read line by line.
 import { createReadStream, readFileSync, statSync } from "node:fs";
 import type { ReadStream } from "node:fs";
-import { join } from "node:path";
+import { basename, join, resolve } from "node:path";
 import { TierkvError } from "../../base/errors.ts";
 import { VAULT_BYTES_MAX, VAULT_BYTES_MIN } from "../../base/limits/general.ts";
 import {
@@ -51,7 +51,8 @@ export const showLink = (bitsPerS: number): string => `${bitsPerS / GBIT} Gb/s`;
 export function shapeAt(model: string, reading: Reading): ModelShape {
   const isFolder = statSync(model, { throwIfNoEntry: false })?.isDirectory() === true;
   const path = isFolder ? join(model, "config.json") : model;
-  return readModel(readConfig(path), path, reading);
+  const named = isFolder ? { ...reading, name: basename(resolve(model)) } : reading;
+  return readModel(readConfig(path), path, named);
 }
 
 function readConfig(path: string): string {

@@ -39,6 +39,8 @@ export interface Reading {
   valueBytes: ValueBytes | null;
   /** [turbo_quant] enabled. */
   isInt8: boolean;
+  /** Name of a model whose config.json has none; left out: its type. */
+  name?: string;
 }
 
 type Json = Readonly<Record<string, unknown>>;
@@ -96,7 +98,7 @@ export function readModel(text: string, path: string, reading: Reading): ModelSh
   const states = count("state");
   const attending = count("full") + windows;
   return {
-    name: outer.text("_name_or_path") ?? outer.text("model_type") ?? path,
+    name: outer.text("_name_or_path") ?? reading.name ?? outer.text("model_type") ?? path,
     attention: attending === 0 ? "none" : perLayer.isLatent ? "latent" : "heads",
     valueBytes,
     full: layersOf(count("full")),

@@ -52,9 +52,17 @@ const KIB = 1024;
 const showToken = (bytes: number): string =>
   `${showBytes(bytes)} (${(bytes / KIB).toFixed(1)} KiB)`;
 
+const isAsInEngine = ({ full, windows }: ModelShape): boolean =>
+  full.storedBytes === full.engineBytes &&
+  (windows === null || windows.storedBytes === windows.engineBytes);
+
 export function describeModel({ name, shape, tokenBytes, stateBytes, isMost }: Weigher): string[] {
   const most = isMost ? " at most: how small its records are is known after its first restore" : "";
-  const inVault = `${showToken(tokenBytes)} in a vault${most}`;
+  const isExact = shape?.attention === "heads" && shape.valueBytes > 1 && isAsInEngine(shape);
+  const form = isExact
+    ? "; about half as INT8, with a certificate or [turbo_quant] enabled = true"
+    : "";
+  const inVault = `${showToken(tokenBytes)} in a vault${most}${form}`;
   const boundary =
     stateBytes === 0
       ? []

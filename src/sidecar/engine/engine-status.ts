@@ -27,6 +27,8 @@ export interface EngineStatus {
   workers: number;
   hasScheduler: boolean;
   isRestoring: boolean;
+  /** True while blocks are left that the engine has not copied for its sidecar; up to a second old. */
+  isSaving: boolean;
   plans: number;
   retainedBlocks: number;
   fetches: number;

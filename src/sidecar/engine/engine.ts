@@ -25,6 +25,7 @@ import type { Connection } from "../socket/connection.ts";
 import type { Diverged } from "../socket/divergence.ts";
 import type { Hello } from "../socket/hello.ts";
 import type {
+  CommonMessage,
   NamingState,
   Register,
   SchedulerMessage,
@@ -70,6 +71,8 @@ export class Engine {
   readonly shards: number;
   /** Progress of the name as the scheduler last reported; 100 % once the name itself has come. */
   naming: NamingState = { percent: 0, refused: "", distrusted: false };
+  /** Whether blocks are left that its workers have not copied, as the scheduler last reported. */
+  isSaving = false;
   readonly #options: EngineOptions;
   readonly #logger: Logger;
   readonly #onRetired: (engine: Engine) => void;
@@ -126,8 +129,15 @@ export class Engine {
     this.#connections.add(connection);
   }
 
+  /** Notes what the scheduler reports beside its counters. */
+  hear({ unasked, diverged, naming, saving }: Extract<CommonMessage, { t: "counts" }>): void {
+    this.note(unasked, diverged);
+    if (naming !== null) this.#hearNaming(naming);
+    if (saving !== null) this.isSaving = saving;
+  }
+
   /** Notes the progress of the name. A distrusted namespace is quarantined. */
-  hearNaming(naming: NamingState): void {
+  #hearNaming(naming: NamingState): void {
     this.naming = naming;
     const { namespace } = this.#restorer;
     if (!naming.distrusted || namespace === null) return;
@@ -290,6 +300,7 @@ export class Engine {
       workers: this.#ranks.count,
       hasScheduler: this.#scheduler !== null,
       isRestoring: this.#isRestoring,
+      isSaving: this.isSaving,
       plans: this.#restorer.planCount,
       retainedBlocks: stage?.cache.retained ?? 0,
       fetches: stage?.fetcher.inFlight ?? 0,

@@ -200,14 +200,16 @@ export class CostModel {
       : span.start;
   }
 
-  /** Learns that vLLM loaded `tokens` of a plan within `seconds` of their being placed. */
-  loaded(plan: Plan, tokens: number, seconds: number): void {
+  /** Learns that vLLM loaded `tokens` of a plan: it copied for `copyS`, and had all `tookS` after the look-up (0: not known). */
+  loaded(plan: Plan, tokens: number, { copyS, tookS }: { copyS: number; tookS: number }): void {
     const { rates, sourceBytes, shapeOf } = this.#options;
     const bytes = plan.runs.reduce((sum, { group, placed }) => {
       const most = Math.ceil(tokens / shapeOf(group).tokens);
       return sum + Math.min(placed, most) * sourceBytes(group);
     }, 0);
-    rates.loaded(bytes, seconds);
+    const { vault, shared } = plan.case.account.fetched;
+    const isFetched = vault + shared === plan.runs.reduce((sum, { placed }) => sum + placed, 0);
+    rates.loaded(bytes, { copyS, tookS: isFetched ? tookS : 0 });
   }
 
   /** Seconds that computing `tokens` of a plan, after the engine's own, would have taken; null: not known. */
@@ -281,6 +283,7 @@ export class CostModel {
       computeMs: ms(rates.prefill.seconds(0, tokens)),
       restMs: ms(rates.prefill.seconds(boundary, tokens)),
       loadMs: ms(rates.seenLoadS(loadBytes)),
+      seenMs: ms(rates.seenRestoreS(loadBytes)),
       wireBytes: { kv: wireBytes(missing.kv), ssm: wireBytes(missing.ssm) },
       slots,
     };

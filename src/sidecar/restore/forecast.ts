@@ -10,8 +10,10 @@ export interface Forecast {
   computeMs: number | null;
   /** Computing the tokens behind the last block boundary after a restore, in a step of their own. */
   restMs: number | null;
-  /** From the arrival of the last block until the engine has copied all; null until it has loaded a few prompts. */
+  /** Copying of the blocks by the engine; null until it has loaded a few prompts. */
   loadMs: number | null;
+  /** From the look-up until the engine has copied all, as restores of an engine without other requests took; null until two did. */
+  seenMs: number | null;
   /** Bytes that vaults would send, by class. */
   wireBytes: Record<RecordClass, number>;
   /** Arena slots that its restore takes. */

@@ -191,14 +191,14 @@ export class Restorer {
 
   /** Ends a plan for the scheduler; its blocks stay for later ones. An unknown number is ignored. */
   release(released: Omit<Release, "t" | "req">): void {
-    const { plan: number, tokens, loadUs } = released;
+    const { plan: number, tokens, loadUs, tookUs } = released;
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
     // A request that never got blocks says nothing about the queue by its wait.
     if (released.isBegun) this.#context?.costs.began(plan);
     const costs = this.#context?.costs;
-    if (tokens > 0) costs?.loaded(plan, tokens, loadUs / 1e6);
+    if (tokens > 0) costs?.loaded(plan, tokens, { copyS: loadUs / 1e6, tookS: tookUs / 1e6 });
     const prefillS = costs?.prefillS(plan, tokens) ?? null;
     plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null, prefillS);
     plan.isReleased = true;
@@ -211,7 +211,7 @@ export class Restorer {
   close(): void {
     this.#admission.close();
     this.#waiting.close();
-    const nothing = { from: 0, tokens: 0, loadUs: 0, isBegun: false };
+    const nothing = { from: 0, tokens: 0, loadUs: 0, tookUs: 0, isBegun: false };
     for (const plan of this.#plans.keys()) this.release({ plan, ...nothing });
   }
 

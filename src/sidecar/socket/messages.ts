@@ -104,10 +104,14 @@ export interface Release {
   t: "release";
   req: string;
   plan: number;
-  /** Tokens loaded, behind `from`; 0: the plan was not used. `isBegun`: its request got blocks, so it was not aborted or dropped. */
+  /**
+   * Tokens loaded, behind `from`; 0: the plan was not used. `tookUs`: from the look-up until all were loaded, by an engine without
+   * other requests; 0: not known. `isBegun`: its request got blocks, so it was not aborted or dropped.
+   */
   tokens: number;
   from: number;
   loadUs: number;
+  tookUs: number;
   isBegun: boolean;
 }
 
@@ -188,6 +192,8 @@ export type CommonMessage =
       unasked: Unasked[];
       diverged: Diverged[];
       naming: NamingState | null;
+      /** Whether blocks are left that its workers have not copied; null: as before. */
+      saving: boolean | null;
     }
   | { t: "status" }
   | { t: "explain"; req: string; most: number }
@@ -332,6 +338,7 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
       tokens: message.has("tokens") ? message.count("tokens") : 0,
       from: message.has("from") ? message.count("from") : 0,
       loadUs: message.has("load_us") ? message.count("load_us") : 0,
+      tookUs: message.has("took_us") ? message.count("took_us") : 0,
       isBegun: message.has("begun") && message.count("begun") === 1,
     }),
   ],
@@ -438,7 +445,8 @@ function parseCounts(message: Reader): ShimMessage {
   const counted = names.map((name): [string, number] => [name, counters.count(name)]);
   const naming = message.has("naming") ? parseNaming(message.map("naming")) : null;
   const diverged = parseDivergences(message);
-  return { t: "counts", counters: counted, steps, unasked, diverged, naming };
+  const saving = message.has("saving") ? message.u32("saving", 0, 1) === 1 : null;
+  return { t: "counts", counters: counted, steps, unasked, diverged, naming, saving };
 }
 
 function parseNaming(fields: Reader): NamingState {

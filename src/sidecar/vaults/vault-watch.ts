@@ -7,6 +7,8 @@ import type { VaultClients } from "./pools.ts";
 
 /** Statistics from a vault's last answer. */
 export interface VaultSeen {
+  /** Milliseconds since the answer. */
+  ageMs: number;
   /** Milliseconds that the answer took. */
   rttMs: number;
   usedBytes: number;
@@ -30,9 +32,14 @@ export interface VaultSeen {
   disk: { usedBytes: number; maxBytes: number; records: number; failing: boolean } | null;
 }
 
+interface Answer {
+  seen: Omit<VaultSeen, "ageMs">;
+  atMs: number;
+}
+
 export class VaultWatch {
   readonly #vaults: VaultClients;
-  readonly #seen = new Map<BlockStore, VaultSeen>();
+  readonly #seen = new Map<BlockStore, Answer>();
   #askedMs: number | null = null;
 
   constructor(vaults: VaultClients) {
@@ -41,7 +48,10 @@ export class VaultWatch {
 
   /** Returns a vault's latest answer; null: none came, or it was not asked. */
   seen(client: BlockStore): VaultSeen | null {
-    return this.#seen.get(client) ?? null;
+    const answer = this.#seen.get(client);
+    return answer === undefined
+      ? null
+      : { ageMs: Math.round(nowMs() - answer.atMs), ...answer.seen };
   }
 
   /** Refreshes the answers, because a display looks at them. */
@@ -56,7 +66,7 @@ export class VaultWatch {
       // The first call opens a connection, so its time is no round trip.
       if (!this.#seen.has(client)) await client.stats?.(STATUS_TIMEOUT_MS);
       const seen = await seenOf(client);
-      if (seen !== null) this.#seen.set(client, seen);
+      if (seen !== null) this.#seen.set(client, { seen, atMs: nowMs() });
     } catch {
       // The client's state shows the failure; the old answer is no longer true.
       this.#seen.delete(client);
@@ -64,7 +74,7 @@ export class VaultWatch {
   }
 }
 
-async function seenOf(client: BlockStore): Promise<VaultSeen | null> {
+async function seenOf(client: BlockStore): Promise<Answer["seen"] | null> {
   const startMs = nowMs();
   const stats = await client.stats?.(STATUS_TIMEOUT_MS);
   if (stats === undefined) return null;

@@ -40,6 +40,13 @@ interface Invitation {
   uses: number;
 }
 
+/** A machine that was let in, and the member that it was before; null: none. */
+export interface Redeemed {
+  member: Member;
+  token: string;
+  replaced: Member | null;
+}
+
 interface Kept {
   /** The last account assigned. */
   last: number;
@@ -94,37 +101,42 @@ export class Members {
     return this.#open().some((invitation) => invitation.digest === digest);
   }
 
-  /** Uses an invitation once and returns the machine's token, which is kept only as a digest. Throws STRANGER, OVERLOAD or CREDENTIALS. */
-  redeem(secret: string, machine: string): { member: Member; token: string } {
+  /**
+   * Uses an invitation once and returns the machine's token, which is kept only as a digest. The member whose token is `former` is
+   * replaced: the same machine joins again. Throws STRANGER, OVERLOAD or CREDENTIALS.
+   */
+  redeem(secret: string, machine: string, former = ""): Redeemed {
     const digest = digestOf(secret);
     const open = this.#open();
     const invitation = open.find((one) => one.digest === digest);
     if (invitation === undefined) throw new TierkvError("STRANGER", {});
     const token = newSecret();
-    const member = this.#newMember(machine, invitation.role, digestOf(token));
+    const replaced = this.find(former);
+    const others = this.#kept.members.filter((one) => one !== replaced);
+    const member = this.#newMember(machine, invitation.role, digestOf(token), others);
     const invitations = open
       .map((one) => (one === invitation ? { ...one, uses: one.uses - 1 } : one))
       .filter(({ uses }) => uses > 0);
-    this.#add(member, invitations);
-    return { member, token };
+    this.#add(member, invitations, others);
+    if (replaced !== null) this.#onChange(replaced, true);
+    return { member, token, replaced };
   }
 
   /** Adds a machine that joined another vault of the pool. Throws OVERLOAD or CREDENTIALS. */
   adopt({ digest, name, role }: Pick<Member, "digest" | "name" | "role">): void {
-    this.#add(this.#newMember(name, role, digest), this.#kept.invitations);
+    const { members, invitations } = this.#kept;
+    this.#add(this.#newMember(name, role, digest, members), invitations, members);
   }
 
-  #newMember(machine: string, role: Role, digest: string): Member {
-    if (this.#kept.members.length >= MEMBERS_MAX)
-      throw tooMany("machines that joined", MEMBERS_MAX);
+  #newMember(machine: string, role: Role, digest: string, others: readonly Member[]): Member {
+    if (others.length >= MEMBERS_MAX) throw tooMany("machines that joined", MEMBERS_MAX);
     const account = this.#nextAccount();
     const seen = { joinedMs: wallClockMs(), seenMs: 0, address: "" };
-    return { name: this.#freeName(machine), role, account, digest, ...seen };
+    return { name: freeName(machine, others), role, account, digest, ...seen };
   }
 
-  #add(member: Member, invitations: Invitation[]): void {
-    const { members } = this.#kept;
-    this.#save({ last: member.account, members: [...members, member], invitations });
+  #add(member: Member, invitations: Invitation[], others: readonly Member[]): void {
+    this.#save({ last: member.account, members: [...others, member], invitations });
     this.#onChange(member, false);
   }
 
@@ -163,19 +175,6 @@ export class Members {
     return this.#kept.invitations.filter(({ untilMs }) => untilMs > now);
   }
 
-  #freeName(machine: string): string {
-    const plain = machine.replaceAll(/[^\w.-]/g, "_").slice(0, MACHINE_NAME_CHARS_MAX);
-    const base = plain === "" ? "machine" : plain;
-    const taken = new Set(this.#kept.members.map(({ name }) => name));
-    let name = base;
-    for (let next = 2; taken.has(name); next += 1) {
-      const end = `-${next}`;
-      // A pool's list takes no longer name.
-      name = base.slice(0, MACHINE_NAME_CHARS_MAX - end.length) + end;
-    }
-    return name;
-  }
-
   /** Ascending, so that a revoked machine's account is reused as late as possible. */
   #nextAccount(): number {
     const taken = new Set(this.#kept.members.map(({ account }) => account));
@@ -207,6 +206,19 @@ export class Members {
       this.#logger.warn({ reason }, "when machines were seen last was not kept");
     }
   }
+}
+
+function freeName(machine: string, others: readonly Member[]): string {
+  const plain = machine.replaceAll(/[^\w.-]/g, "_").slice(0, MACHINE_NAME_CHARS_MAX);
+  const base = plain === "" ? "machine" : plain;
+  const taken = new Set(others.map(({ name }) => name));
+  let name = base;
+  for (let next = 2; taken.has(name); next += 1) {
+    const end = `-${next}`;
+    // A pool's list takes no longer name.
+    name = base.slice(0, MACHINE_NAME_CHARS_MAX - end.length) + end;
+  }
+  return name;
 }
 
 function newSecret(): string {

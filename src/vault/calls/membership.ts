@@ -3,7 +3,7 @@ import { TierkvError } from "../../base/errors.ts";
 import { isRole } from "../../base/roles.ts";
 import type * as m from "../../wire/messages.ts";
 import type { Caller } from "../access/gate.ts";
-import type { Members } from "../access/members.ts";
+import type { Member, Members } from "../access/members.ts";
 import type { VaultContext } from "./context.ts";
 
 export function invite(
@@ -21,10 +21,11 @@ export function invite(
 
 export function redeem(
   vault: VaultContext,
-  { machine }: m.RedeemRequest,
+  { machine, former }: m.RedeemRequest,
   { peer, invitation }: Caller,
 ): m.RedeemReply {
-  const { member, token } = membersOf(vault).redeem(invitation ?? "", machine);
+  const { member, token, replaced } = membersOf(vault).redeem(invitation ?? "", machine, former);
+  if (replaced !== null) expel(vault, replaced, peer);
   const { name, role } = member;
   vault.audit.record("machine_joined", { peer, name, role });
   vault.logger.info({ name, role, peer }, "a machine joined");
@@ -51,12 +52,16 @@ export function revoke(
   try {
     members.revoke(known);
   } finally {
-    vault.gate?.expel(known.account, caller.peer);
-    vault.listener?.expel(known.account);
+    expel(vault, known, caller.peer);
   }
   tell(vault, caller, "Revoke", { name });
   vault.logger.info({ name }, "a machine's credential was revoked");
   return { revoked: true };
+}
+
+function expel(vault: VaultContext, { account }: Member, peer: string): void {
+  vault.gate?.expel(account, peer);
+  vault.listener?.expel(account);
 }
 
 function tell(

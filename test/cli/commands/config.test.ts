@@ -229,6 +229,17 @@ test("each folder that cannot be used is named with its key, its value and what 
   ]);
 });
 
+test("a socket's folder that others may enter is refused as at a start", async () => {
+  const on = new Setting();
+  const folder = join(on.dir, "open");
+  mkdirSync(folder);
+  chmodSync(folder, 0o755);
+  const found = await on.check(tomlOf({ sidecar: { socket: join(folder, "s.sock") } }));
+  expect(found.problems).toMatchObject([
+    { key: "[sidecar] socket", message: expect.stringContaining(`chmod 700 ${folder}`) as string },
+  ]);
+});
+
 test("sizes beyond the machine's memory or disk are refused, and an archive on the same disk is noted", async () => {
   const on = new Setting();
   const [data, archive] = [join(on.dir, "data"), `file://${join(on.dir, "archive")}`];
@@ -242,5 +253,15 @@ test("sizes beyond the machine's memory or disk are refused, and an archive on t
   expect(huge.problems[1]?.message).toContain(`the disk of ${data} has`);
   const fit = await on.check(tomlOf({ cluster: cold, vault: { ...vault, disk_bytes: "100MB" } }));
   expect([fit.ok, fit.notes]).toEqual([true, [expect.stringContaining("on the same disk")]]);
+  const sizes = { max_bytes: "100MB", tenant_bytes: "200MB" };
+  const greedy = await on.check(tomlOf({ cluster: cold, vault: { ...vault, ...sizes } }));
+  expect([greedy.ok, greedy.notes[0]]).toEqual([true, expect.stringContaining("no tenant can")]);
+  const nowhere = await on.check(
+    tomlOf({ cluster: cold, vault: { listen: vault.listen, data_dir: "/proc/tierkv" } }),
+  );
+  expect([nowhere.ok, nowhere.problems.map(({ key }) => key)]).toEqual([
+    false,
+    ["[vault] data_dir"],
+  ]);
   expect(existsSync(data)).toBe(false);
 });

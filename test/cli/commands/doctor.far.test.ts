@@ -101,7 +101,7 @@ test("what is no engine is said to be none", async () => {
   const { exitCode, stderr } = await runInside(["doctor", "--engine", "http://127.0.0.1:1"]);
   expect([exitCode, stderr]).toEqual([
     1,
-    expect.stringContaining("the engine at http://127.0.0.1:1 does not answer as vLLM does"),
+    expect.stringContaining("no vLLM answers at http://127.0.0.1:1"),
   ]);
 });
 

@@ -6,6 +6,7 @@ import type { VaultBench } from "../../../src/cli/bench/bench-vault.ts";
 import { describe as verdict, outlook, slowOnes } from "../../../src/cli/commands/doctor.ts";
 import { describeAllowance } from "../../../src/cli/doctor/allowance.ts";
 import type { Allowance } from "../../../src/cli/doctor/allowance.ts";
+import { nextStep } from "../../../src/cli/doctor/next-step.ts";
 import type { Forecast } from "../../../src/sidecar/restore/forecast.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { runInside } from "../../support/command-line.ts";
@@ -17,7 +18,7 @@ import { openClient, openVault, until } from "../../support/vaults.ts";
 const FORECAST: Forecast[] = [1000, 10_000].map((tokens) => {
   const wireBytes = { kv: tokens * 1e4, ssm: 0 };
   const isBeyond = tokens > 1000;
-  const costs = { computeMs: tokens / 100, restMs: 2, loadMs: 1 };
+  const costs = { computeMs: tokens / 100, restMs: 2, loadMs: 1, seenMs: null };
   return { tokens, isBeyond, ...costs, wireBytes, slots: tokens / 100 };
 });
 const link = (bytesPerS: number): Parameters<typeof outlook>[1] => {
@@ -47,6 +48,34 @@ test("a forecast without the engine's copying says so", () => {
   expect(said(FORECAST)).not.toContain("without the engine's copying");
   const unloaded = FORECAST.map((one) => ({ ...one, loadMs: null }));
   expect(said(unloaded)).toContain("without the engine's copying, because it has restored fewer");
+});
+
+test("what restores took replaces the links' rates in a forecast, and is named", () => {
+  const said = (all: Forecast[]): string => verdict("m", outlook(all, link(10e9))).join("\n");
+  const seen = FORECAST.map((one) => ({ ...one, seenMs: 7 }));
+  expect(outlook(seen, link(10e9)).map(({ restoreMs }) => restoreMs)).toEqual([7 + 2, 7 + 2]);
+  expect(said(seen)).toContain("as this engine's restores took so far");
+  expect(said(FORECAST)).toContain("at least, by links as measured now");
+});
+
+test("the last line says what to do next", () => {
+  const prompts = outlook(FORECAST, link(10e9));
+  const well = { findings: [], isEngineHost: true, hasSidecar: true, engines: [prompts] };
+  const seen = outlook(
+    FORECAST.map((one) => ({ ...one, seenMs: 7 })),
+    link(10e9),
+  );
+  const problem = { code: "x", severity: "problem" as const, text: "x" };
+  expect(nextStep({ ...well, findings: [problem] })).toContain("mend the first PROBLEM");
+  expect(nextStep({ ...well, isEngineHost: false })).toContain("on an engine's machine");
+  expect(nextStep({ ...well, hasSidecar: false })).toContain("start vLLM");
+  expect(nextStep({ ...well, engines: [] })).toContain("start vLLM");
+  expect(nextStep({ ...well, engines: [[]] })).toContain("start a vault");
+  const unknown = outlook([{ ...FORECAST[0]!, computeMs: null }], link(1e9));
+  expect(nextStep({ ...well, engines: [unknown] })).toContain("answer a few prompts");
+  expect(nextStep({ ...well, engines: [outlook(FORECAST, link(1e6))] })).toContain("tierkv plan");
+  expect(nextStep(well)).toContain("send a prompt again");
+  expect(nextStep({ ...well, engines: [seen] })).toContain("tierkv top");
 });
 
 test("a vault that brings a tenth of what the others of its pool do is named with its weight, until it has it", () => {

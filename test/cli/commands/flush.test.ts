@@ -153,13 +153,30 @@ test("a tenant goes by its cache_salt, and who names another is told that nothin
   const records = makeRecords(4);
   await client.put(NAMESPACE, records.slice(0, 3), SOON_MS, tenantOf("a"));
   await client.put(NAMESPACE, records.slice(3), SOON_MS, tenantOf("b"));
-  const drop = async (salt: string): Promise<string> =>
-    (await runInside(flush("--yes", "--target", "kv_cold", "--tenant", salt))).stdout;
+  const drop = async (salt: string): Promise<string> => {
+    const argv = flush("--yes", "--target", "kv_cold", "--tenant", salt);
+    const { exitCode, stdout } = await runInside(argv);
+    expect(exitCode).toBe(salt === "c" ? 1 : 0);
+    return stdout;
+  };
   expect(await drop("c")).toMatch(/ 0 records dropped[^]*nothing of this tenant was found/);
   expect(await drop("a")).toMatch(/ 3 records dropped, [^\n]*\n$/);
   expect([...(await client.lookup(NAMESPACE, keysOf(records), SOON_MS))]).toEqual([0b1000]);
-  const empty = await runInside(flush("--yes", "--tenant", ""));
-  expect([empty.exitCode, empty.stderr]).toEqual([2, expect.stringContaining("cache_salt")]);
+});
+
+test("an empty name drops nothing, and a namespace of which there is nothing is told", async () => {
+  const client = openClient(vault);
+  const records = makeRecords(4);
+  await client.put(NAMESPACE, records, SOON_MS);
+  for (const option of ["--model", "--namespace", "--tenant", "--class", "--target"]) {
+    const empty = await runInside(flush("--yes", option, ""));
+    expect([empty.exitCode, empty.stdout], option).toEqual([2, ""]);
+    expect(empty.stderr).toMatch(/is empty|Allowed choices/i);
+  }
+  const none = flush("--yes", "--target", "kv_cold", "--namespace", "0".repeat(64));
+  const { exitCode, stdout } = await runInside(none);
+  expect([exitCode, stdout]).toEqual([1, expect.stringContaining("nothing of this namespace")]);
+  expect([...(await client.lookup(NAMESPACE, keysOf(records), SOON_MS))]).toEqual([0b1111]);
 });
 
 test("without the keys that seal records a tenant cannot be named", async () => {

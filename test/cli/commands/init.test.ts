@@ -65,6 +65,21 @@ test("a machine of both kinds keeps blocks on a disk, and every commented key is
   expect(read(path).cluster.kvCold.map((vault) => vault.text)).toEqual(["192.168.1.10:50051"]);
 });
 
+test("without a terminal it says what it took the machine for, and why", async () => {
+  const none = await init(["--listen", "10.0.0.1:7"], { env: { PATH: testDirectory() } });
+  const hasGpu = ["/dev/nvidiactl", "/dev/kfd"].some((device) => existsSync(device));
+  if (!hasGpu) {
+    expect(none.stdout).toContain("neither a GPU nor a `vllm` command");
+    expect(read(none.path).cluster.role).toBe("cold");
+    const bin = testDirectory();
+    writeFileSync(join(bin, "vllm"), "");
+    const engine = await init([], { env: { PATH: bin } });
+    expect(engine.stdout).toContain(`vLLM is installed (${join(bin, "vllm")}): written for`);
+    expect(read(engine.path).cluster.role).toBe("inference");
+  }
+  expect((await init(["--machine", "engine"])).stdout).toMatch(/^wrote /);
+});
+
 test("at a terminal it asks, and a wrong answer names the choices", async () => {
   const { asked, path } = await init(["--listen", "10.0.0.1:7"], { answer: "vault" });
   expect(asked).toEqual([expect.stringContaining("engine, vault, both")]);

@@ -355,6 +355,7 @@ describe("refused with the fix", () => {
     });
     expect(exitCode).toBe(1);
     expect(stderr).toContain("this machine's vault at 127.0.0.1:1 does not answer");
+    expect(stderr).toContain("start it on this machine (`tierkv vault`)");
   });
 
   test("a vault for other machines that can keep neither certificate nor token", async () => {

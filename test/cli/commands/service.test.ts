@@ -74,7 +74,7 @@ describe.skipIf(process.platform !== "linux")("on Linux", () => {
     writeFileSync(config, '[cluster]\nrole = "inference"\n');
     const { exitCode, stderr } = await run("service", "install", "vault", "--user");
     expect([exitCode, existsSync(unit)]).toEqual([2, false]);
-    expect(stderr).toContain('[cluster] role = "inference": a vault holds one class of records');
+    expect(stderr).toContain('[cluster] role = "inference": that is an engine');
   });
 
   test("a service of the machine must see its program and its configuration", () => {

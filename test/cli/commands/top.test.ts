@@ -115,7 +115,7 @@ test("a vault of both classes is one row, and records on its disk are counted", 
   const status = scene.sidecar.status();
   const [kv] = status.vaults.kv;
   const disk = { usedBytes: 1e6, maxBytes: 1e9, records: 26, failing: false };
-  const rates = { rttMs: 1, lanes: 4, outBytesPerS: 0, inBytesPerS: 0 };
+  const rates = { ageMs: 0, rttMs: 1, lanes: 4, outBytesPerS: 0, inBytesPerS: 0 };
   const sessions = { sessions: 0, keptBytes: 0, keepsRefused: 0 };
   const counts = { lookupKeys: 0, lookupHits: 0, evicted: 0, records: 0 };
   const sizes = { usedBytes: 0, maxBytes: 1e6, weight: 1 };

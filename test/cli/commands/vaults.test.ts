@@ -11,6 +11,7 @@ import { describeWritten, writeVaults } from "../../../src/cli/vaults/vault-list
 import type { Written } from "../../../src/cli/vaults/vault-lists.ts";
 import { loadConfig } from "../../../src/config/load.ts";
 import { runInside } from "../../support/command-line.ts";
+import { makeRecords, NAMESPACE } from "../../support/records.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
@@ -55,6 +56,35 @@ test("three vaults, one of four times the size and one that is down: shares, fil
   const text = (await runInside(["vaults", "ls", "--config", config])).stdout;
   expect(text).toMatch(/^class +address +from +state +owns +unusable +misplaced +full/);
   expect(text).toMatch(/down +1\d\.\d % +0 +0 +- /);
+});
+
+test("what vaults hold is asked for anew by each command", async () => {
+  const vault = await openVault();
+  const client = openClient(vault);
+  await client.hello(SOON_MS);
+  const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
+  const argv = ["vaults", "ls", "--json", "--config", configOf(sidecar.socketPath)];
+  const held = async (): Promise<number> => {
+    const { vaults } = JSON.parse((await runInside(argv)).stdout) as {
+      vaults: { seen: { records: number } }[];
+    };
+    return vaults[0]!.seen.records;
+  };
+  expect(await held()).toBe(0);
+  await client.put(NAMESPACE, makeRecords(3), SOON_MS);
+  expect(await held()).toBe(3);
+});
+
+test("a vault that drains is shown so, also by a sidecar without engines", async () => {
+  const vault = await openVault();
+  const client = openClient(vault);
+  await client.hello(SOON_MS);
+  const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
+  const argv = ["vaults", "ls", "--config", configOf(sidecar.socketPath)];
+  expect((await runInside(argv)).stdout).not.toContain("drains");
+  const other = openClient(vault);
+  await other.drain(SOON_MS);
+  expect((await runInside(argv)).stdout).toContain(" drains ");
 });
 
 test("one that has left says so, and without any the exit code is 1", async () => {

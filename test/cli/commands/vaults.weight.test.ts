@@ -88,4 +88,8 @@ test("a weight that is none, and a vault that is not known, are refused", async 
     expect(await run(vault.address, weight)).toMatchObject({ exitCode: 2 });
   }
   expect((await run("127.0.0.9:1", "2")).stderr).toMatch(/is no vault of/);
+  for (const store of ["valkeys://127.0.0.9:6379", "s3://bucket/prefix", "shm:/dev/shm/x"]) {
+    const { exitCode, stderr } = await run(store, "2");
+    expect([exitCode, stderr]).toEqual([2, expect.stringContaining("only a vault has a weight")]);
+  }
 });

@@ -302,12 +302,13 @@ class Cluster:
         wait_until(lambda: self.counters().get(name, 0) >= least, f"{name} is {least}")
 
     def wait_idle(self) -> Json:
-        """Waits until the sidecar has no open plan, fetch or save; returns its status."""
+        """Waits until the sidecar has no open plan, fetch or save, as engines have said; returns its status."""
 
         def idle() -> Json | None:
             status = self.status()
             busy = status["saves"]["queuedBlocks"] or any(
-                engine["plans"] or engine["fetches"] for engine in status["engines"]
+                engine["plans"] or engine["fetches"] or engine["isSaving"]
+                for engine in status["engines"]
             )
             return None if busy else status
 

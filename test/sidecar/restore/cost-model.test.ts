@@ -81,6 +81,34 @@ describe("what is held", () => {
     expect(account!.predicted.recompute).toBeGreaterThan(300_000);
   });
 
+  test("is forecast by what whole fetches of an idle engine took, not by what lay here", async () => {
+    const scene = await openScene();
+    const { engine, sidecar } = scene;
+    const sets = ["a", "b"].map((name) => makeBlocks(name, 20, PAGE));
+    for (const blocks of sets) await saveAll(scene, blocks);
+    const takes = async (blocks: readonly Block[], tookMs: number): Promise<void> => {
+      const { plan } = await restore(scene, blocks);
+      engine.release(plan, { tokens: 320, load_us: 1000, took_us: tookMs * 1000 });
+    };
+    const seen = (): (number | null)[] =>
+      sidecar.status().engines[0]!.forecast.map(({ seenMs }) => seenMs);
+    const loads = async (count: number): Promise<void> => {
+      await until(() => sidecar.status().ledger.restores === count, `${count} restores`);
+    };
+    await takes(sets[0]!, 400);
+    await loads(1);
+    // The first restore prepares memory.
+    expect(seen()[0]).toBeNull();
+    await takes(sets[1]!, 200);
+    await loads(2);
+    const [first] = seen();
+    expect(first).toBeGreaterThan(200);
+    // These blocks lie in the arena now.
+    await takes(sets[1]!, 10);
+    await loads(3);
+    expect(seen()[0]).toBe(first);
+  });
+
   test("is computed where the link is too slow, and counted so; the scheduler hears it at once", async () => {
     const scene = await openScene();
     const blocks = makeBlocks("a", 20, PAGE);

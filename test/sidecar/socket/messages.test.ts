@@ -76,9 +76,17 @@ test("fields arrive as sent", () => {
   const returns = { ...GOOD["prefetch"]!, returns: 1 };
   expect(parseMessage(returns, "test")).toMatchObject({ returns: true });
   expect(parseMessage(GOOD["prefetch"]!, "test")).toMatchObject({ returns: false });
-  const release = { ...GOOD["release"]!, begun: 1 };
-  expect(parseMessage(release, "test")).toMatchObject({ isBegun: true });
-  expect(parseMessage(GOOD["release"]!, "test")).toMatchObject({ isBegun: false });
+  const release = { ...GOOD["release"]!, begun: 1, took_us: 7 };
+  expect(parseMessage(release, "test")).toMatchObject({ isBegun: true, tookUs: 7 });
+  expect(parseMessage(GOOD["release"]!, "test")).toMatchObject({ isBegun: false, tookUs: 0 });
+  for (const [saving, isSaving] of [
+    [0, false],
+    [1, true],
+    [undefined, null],
+  ] as const) {
+    const counts = { ...GOOD["counts"]!, ...(saving === undefined ? {} : { saving }) };
+    expect(parseMessage(counts, "test")).toMatchObject({ saving: isSaving });
+  }
   expect(parseMessage(helloFrame({ producer: 1 }), "test")).toMatchObject({ isProducer: true });
   expect(parseMessage(helloFrame({ windows: 1 }), "test")).toMatchObject({ isWindowed: true });
   expect(parseMessage(helloFrame({}), "test")).toMatchObject({ isWindowed: false });

@@ -68,6 +68,26 @@ test("a revoked machine is not known any more, and its number is not the next on
   expect(members.redeem(secret, "box").member).toMatchObject({ name: "box", account: 2 });
 });
 
+test("a machine that shows its earlier token joins again under its name, and that token opens nothing", () => {
+  const members = open();
+  const changes: [string, number, boolean][] = [];
+  members.listen(({ name, account }, isGone) => changes.push([name, account, isGone]));
+  const secret = members.invite("write", 60, 9);
+  const first = members.redeem(secret, "box");
+  members.redeem(secret, "other");
+  const again = members.redeem(secret, "box", first.token);
+  expect(again.replaced).toBe(first.member);
+  expect(again.member).toMatchObject({ name: "box", account: 3 });
+  expect([members.find(first.token), open().find(first.token)]).toEqual([null, null]);
+  expect(open().all.map(({ name }) => name)).toEqual(["other", "box"]);
+  expect(changes.slice(2)).toEqual([
+    ["box", 3, false],
+    ["box", 1, true],
+  ]);
+  // A token of nobody replaces nobody.
+  expect(members.redeem(secret, "box", "x".repeat(43)).member.name).toBe("box-2");
+});
+
 test.each([
   ["gpu\u001b[2J box\n", "gpu__2J_box_"],
   ["", "machine"],

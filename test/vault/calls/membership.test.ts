@@ -34,8 +34,9 @@ interface Joined {
   client: VaultClient;
 }
 
-async function joined(vault: ClosedVault, secret: string, machine = "box"): Promise<Joined> {
-  const reply = await channelAs(vault, secret).unary(vaultService.Redeem, { machine }, options());
+async function joined(vault: ClosedVault, secret: string, former = ""): Promise<Joined> {
+  const request = { machine: "box", former };
+  const reply = await channelAs(vault, secret).unary(vaultService.Redeem, request, options());
   const client = openClient(vault, "kv", { security: shown(vault, reply.token), lanes: 2 });
   await client.hello(SOON_MS);
   await until(() => client.lanes === "up", "lanes");
@@ -84,12 +85,25 @@ test("F65 a machine that is revoked loses its lanes, its connection and every fu
   for (const token of [secret, one.token, other.token]) expect(audit).not.toContain(token);
 });
 
+test("a machine that joins again stays one machine: what its old token had open is closed, and its new one serves", async () => {
+  const vault = await openClosedVault();
+  const secret = await invited(vault, { ...INVITE, uses: 3 });
+  const [one, other] = [await joined(vault, secret), await joined(vault, secret)];
+  const again = await joined(vault, secret, one.token);
+  expect(again.name).toBe("box");
+  await until(() => vault.stats().lanes === 4, "the end of the old lanes");
+  await expect(lookup(one.client)).rejects.toMatchObject({ code: "VAULT_LOCKED" });
+  for (const { client } of [other, again]) expect(await lookup(client)).toEqual(Buffer.alloc(1));
+  const { peers } = await channelAs(vault, TOKENS.admin).unary(vaultService.Peers, {}, options());
+  expect(peers.map(({ name }) => name)).toEqual(["box-2", "box"]);
+});
+
 test("an administrator that revokes itself still hears that it is done", async () => {
   const vault = await openClosedVault();
   const secret = await invited(vault, { ...INVITE, role: "admin" });
   const { token, name } = await channelAs(vault, secret).unary(
     vaultService.Redeem,
-    { machine: "me" },
+    { machine: "me", former: "" },
     options(),
   );
   const channel = channelAs(vault, token);
@@ -105,7 +119,7 @@ test("an invitation opens Redeem and nothing else, and Redeem opens to nothing e
   ).rejects.toMatchObject({ code: 16 });
   for (const token of [TOKENS.admin, "n".repeat(43)]) {
     await expect(
-      channelAs(vault, token).unary(vaultService.Redeem, { machine: "x" }, options()),
+      channelAs(vault, token).unary(vaultService.Redeem, { machine: "x", former: "" }, options()),
     ).rejects.toMatchObject({ code: 16 });
   }
   expect(vault.counter("calls_unauthenticated")).toBe(3);

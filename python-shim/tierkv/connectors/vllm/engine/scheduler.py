@@ -128,6 +128,8 @@ class SchedulerShim:
         has_drafts = replicas.has_draft_layers(config)
         self._truth = TruthChecks(self._book, self.counters, has_drafts=has_drafts)
         self._socket = settings.place
+        #: Connection and whether blocks were left to save, as last reported.
+        self._told_saving = (0, False)
         if groups:
             found.when_known = self._channel.report
             found.begin()
@@ -163,7 +165,20 @@ class SchedulerShim:
         if self.events.is_on and (audit := self.events.question()) is not None:
             self._channel.send(audit)
         self._naming.ask(self._book.connection, self._channel.send)
-        return {**self._unasked.take(), **self._divergences.take(), **self._naming.report()}
+        return {
+            **self._unasked.take(),
+            **self._divergences.take(),
+            **self._naming.report(),
+            **self._saving(),
+        }
+
+    def _saving(self) -> Frame:
+        """Give whether blocks are left to save, as a field of `counts`; empty where the sidecar knows."""
+        now = (self._book.connection, self._saves.is_saving)
+        if now == self._told_saving:
+            return {}
+        self._told_saving = now
+        return {"saving": int(now[1])}
 
     def introduce(self, found: Mapping[int, Resolved]) -> None:
         """Take ranks' configurations; before the first request, or by their first step."""
@@ -296,6 +311,7 @@ class SchedulerShim:
         if state.refused_at_s:
             self._book.ask(plan)  # keeps its slots while vLLM has no room for it
         state.offer = (plan, start)
+        plan.is_alone = is_idle
         return self._truth.choose(plan, start, ready, is_idle=is_idle), True
 
     def _give_up(self, state: RequestState) -> Match:

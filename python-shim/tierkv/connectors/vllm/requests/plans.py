@@ -27,7 +27,8 @@ class Plan:
     of which those of `asked_tokens` tokens are looked up; `opened_at_s`: when the look-up was requested; `holders`:
     requests that may still be offered its blocks; `loads`: admissions whose load is under way; `is_loadable`: vLLM may
     be told of all tokens up to the boundary before they are placed; `is_kept`: it is, and the plan goes on;
-    `is_held_back`: not this time, because a block is to be checked; `windows`: in how many parts it passes the arena.
+    `is_held_back`: not this time, because a block is to be checked; `windows`: in how many parts it passes the arena;
+    `is_alone`: vLLM had no other request when it took the offer; `took_s`: from the look-up to the load's end, if so.
     """
 
     plan_id: int
@@ -51,6 +52,8 @@ class Plan:
     is_handed_over: bool = False
     compute_ms: int | None = None
     load_us: int = 0
+    is_alone: bool = False
+    took_s: float = 0.0
     is_asked: bool = False
     hashes: Sequence[bytes] = ()
     asked_tokens: int = 0
@@ -329,6 +332,8 @@ class PlanBook:
             tier = "vault" if plan.is_from_vault else "host"
             self.restore_times.add(tier, now - plan.asked_at_s)
             plan.given.waited_s += now - plan.asked_at_s
+            if plan.is_alone:
+                plan.took_s = now - plan.opened_at_s
         self._end(plan)
 
     def _end(self, plan: Plan) -> None:
@@ -345,6 +350,8 @@ class PlanBook:
         if plan.taken_tokens:
             frame |= {"tokens": plan.taken_tokens, "from": plan.taken_from}
             frame["load_us"] = plan.load_us
+            if plan.took_s:
+                frame["took_us"] = int(plan.took_s * 1e6)
         self._send(frame)
 
     def release_wanted(self) -> int:

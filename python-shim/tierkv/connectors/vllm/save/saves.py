@@ -404,6 +404,11 @@ class SavePlanner:
         return len(self._returning) + len(self._first_time)
 
     @property
+    def is_saving(self) -> bool:
+        """Tell whether blocks are left that no rank has copied yet; from any thread."""
+        return bool(self.waiting or self._behind or self._now or self._in_flight)
+
+    @property
     def holds_blocks(self) -> bool:
         """Tell whether our references alone keep a block from reuse."""
         ours = Counter(chain.from_iterable(of.block_ids for of in self._in_flight.values()))
