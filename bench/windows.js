@@ -154,6 +154,7 @@ function figuresOf(label, { arenaBytes, mbit }, measured) {
       value: p50(beside),
       ratio: p50(beside) / p50(alone),
       of: "without it",
+      floor: { on: "ratio", most: 1.1 },
     }),
     describe({
       name: `${label}: engine blocks held by the load`,

@@ -284,10 +284,15 @@ class WindowRig(Rig):
             self.abort(name)
         elif fault == "copy_failed":
             self.chance.choice(self.workers).failing.add(name)
-        elif fault == "preempt" and not any(map(self.is_loading, self.scheduler.requests)):
+        elif fault == "preempt" and not self._has_loads():
             self.preempt_all()
         elif fault != "preempt":
             vault.end(plan, fault)
+
+    def _has_loads(self) -> bool:
+        """Tell whether vLLM keeps blocks for a load, of an aborted request too, so that it cannot empty its cache."""
+        is_waiting = any(map(self.is_loading, self.scheduler.requests))
+        return is_waiting or len(self.shim._loads) > 0
 
     def _forget_time(self, name: str) -> None:
         """Let `stall_ms` have passed since the last frame about a request's plan."""
