@@ -150,7 +150,7 @@ def routers(scene: Scene) -> Iterator[tuple[str, int, list[str], dict[str, str]]
             "--config",
             str(state / "gateway.toml"),
         ]
-        yield f"tierkv {preset}", port, argv, places
+        yield f"tierKV {preset}", port, argv, places
     urls = [f"http://127.0.0.1:{engine}" for engine in scene.engines]
     for program, first in (("vllm-router", []), ("sglang-router", ["launch"])):
         for policy in POLICIES:
@@ -184,7 +184,7 @@ def main() -> None:
         list(measure(scene, "one engine, no router", scene.engines[0], None))
         for _ in range(options.rounds):
             for name, port, argv, environment in routers(scene):
-                if options.only not in name:
+                if options.only.lower() not in name.lower():
                     continue
                 with running(scene, [*ROUTER, *argv], **environment) as child:
                     wait_until_up(port)
