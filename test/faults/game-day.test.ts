@@ -15,7 +15,7 @@ import { hostname } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { silent } from "../../src/base/log.ts";
-import type { VaultClient } from "../../src/client/vault-client.ts";
+import type { VaultClient } from "../../src/client/vault/vault-client.ts";
 import { securityFor } from "../../src/cluster/credentials.ts";
 import { allTargets, targetAt } from "../../src/cluster/sources.ts";
 import { loadConfig } from "../../src/config/load.ts";

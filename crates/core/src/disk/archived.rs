@@ -192,7 +192,7 @@ impl Archived {
         if &found[..read] == self.token.as_bytes() {
             return Ok(());
         }
-        // Nobody has it: the folder of a disk that is not mounted, or a place that was emptied.
+        // The folder below a mount that is away, or a place that was emptied.
         if read == 0 {
             let text = "it lacks the mark of its vault: is its place mounted? If it was emptied, give the vault another place";
             return Err(belongs(text));

@@ -96,9 +96,10 @@ class DigestStore:
 
     @contextlib.contextmanager
     def alone(self, folder: Path, closing: threading.Event) -> Iterator[None]:
-        """Wait until no other process of this user reads a model in `folder`, `NAMING_LOCK_MAX_S` at most, and know what it found.
+        """Wait until no other process of this user reads a model in `folder`, and know what it found.
 
-        Ranks and schedulers of one machine start together, and would each read the same files.
+        Waits for `NAMING_LOCK_MAX_S` at most, since the other one may be stopped. Ranks and schedulers of one machine
+        start together, and would each read the same files.
         """
         number = zlib.crc32(os.fsencode(folder)) % limits.NAMING_LOCKS
         path = self._path.with_name(f"reading-{number}.lock")
