@@ -92,7 +92,7 @@ export class Engine {
     ];
     if (decision.tokens > 0) {
       for (const { way } of ways) way.brought();
-      rates.loaded(bytes, loadS);
+      rates.loaded(bytes, { copyS: loadS });
       this.#compute(tokens, end);
     } else {
       this.#compute(0, end);

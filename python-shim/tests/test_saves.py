@@ -89,15 +89,15 @@ def test_a_block_is_offered_in_the_step_that_fills_it_and_never_again() -> None:
 
 def test_saving_goes_on_from_the_choice_of_a_block_until_every_rank_has_copied_it() -> None:
     bench = Bench(world=2)
-    assert not bench.planner.is_saving
+    seen = [bench.planner.is_saving]
     bench.choose(Request("r", 16), 16)
-    assert bench.planner.is_saving
+    seen.append(bench.planner.is_saving)
     ticket, _ = bench.planner.next_step()
-    assert bench.planner.is_saving
-    bench.hear(ticket)
-    assert bench.planner.is_saving
-    bench.hear(ticket)
-    assert not bench.planner.is_saving
+    seen.append(bench.planner.is_saving)
+    for _ in range(2):
+        bench.hear(ticket)
+        seen.append(bench.planner.is_saving)
+    assert seen == [False, True, True, True, False]
 
 
 def test_an_item_names_its_hash_its_parent_and_where_it_ends() -> None:

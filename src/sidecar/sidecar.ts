@@ -85,7 +85,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   const common = openCommon(options, ledger);
   const { members } = common;
   const vaults = members.clients;
-  const watch = new VaultWatch(vaults);
+  const watch = new VaultWatch(vaults, () => flushes.begin());
   const stores = openStores(options, common);
   const saver = newSaver(options, common, pool, stores);
   const status = (): SidecarStatus =>
@@ -94,8 +94,6 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
       server.engines(),
     );
   const look = (): SidecarStatus => {
-    // Without engines nothing else hears that a vault drains or has another weight.
-    flushes.begin();
     watch.look();
     return status();
   };

@@ -183,6 +183,34 @@ const LLAMA = {
   torch_dtype: "bfloat16",
 };
 
+/** Types each page's lines on its machine; returns what did not do as it should. */
+async function typed(box: Machine, vaults: Machine): Promise<string> {
+  const skipped: string[] = [];
+  const wrong: string[] = [];
+  const all = [
+    ...[...new Set(PAGES.flatMap(linesOf))].map((line) => ({ line, on: box })),
+    ...linesOf(OF_VAULTS).map((line) => ({ line, on: vaults })),
+  ];
+  for (const { line, on } of all) {
+    const why = Object.keys(NOT_HERE).find(begins(line));
+    if (why !== undefined) {
+      skipped.push(`${line}: ${NOT_HERE[why]}`);
+      continue;
+    }
+    if (RUN_ON.some(begins(line))) {
+      const { child } = await on.starts(line);
+      child.kill("SIGTERM");
+      continue;
+    }
+    const { exitCode, text } = on.types(line);
+    const code = CODES[Object.keys(CODES).find(begins(line)) ?? ""] ?? 0;
+    const isBroken = /INTERNAL|undefined|NaN|\bat .*\.js:\d+/.test(text);
+    if (exitCode !== code || isBroken) wrong.push(`${line}: ${exitCode}\n${text}`);
+  }
+  process.stdout.write(`not run:\n${skipped.join("\n")}\n`);
+  return wrong.join("\n");
+}
+
 test(
   "README's steps and each page's lines, then a vault leaves the pool by the printed steps",
   async () => {
@@ -193,34 +221,11 @@ test(
     await box.starts("tierkv sidecar", "ready");
     const engine = await openEngine(box);
     writeFileSync(join(box.dir, "config.json"), JSON.stringify(LLAMA));
-    const skipped: string[] = [];
-    const wrong: string[] = [];
-    const typed = [
-      ...[...new Set(PAGES.flatMap(linesOf))].map((line) => ({ line, on: box })),
-      ...linesOf(OF_VAULTS).map((line) => ({ line, on: a.machine })),
-    ];
-    for (const { line, on } of typed) {
-      const why = Object.keys(NOT_HERE).find(begins(line));
-      if (why !== undefined) {
-        skipped.push(`${line}: ${NOT_HERE[why]}`);
-        continue;
-      }
-      if (RUN_ON.some(begins(line))) {
-        const { child } = await on.starts(line);
-        child.kill("SIGTERM");
-        continue;
-      }
-      const { exitCode, text } = on.types(line);
-      const code = CODES[Object.keys(CODES).find(begins(line)) ?? ""] ?? 0;
-      const isBroken = /INTERNAL|undefined|NaN|\bat .*\.js:\d+/.test(text);
-      if (exitCode !== code || isBroken) wrong.push(`${line}: ${exitCode}\n${text}`);
-    }
-    expect(wrong.join("\n")).toBe("");
+    expect(await typed(box, a.machine)).toBe("");
     // plan.md shows what its first line prints.
     const plan = readFileSync(join(ROOT, "docs", "how-to", "plan.md"), "utf8");
     const [first = "", shown] = [...plan.matchAll(FENCED)].map(([, block = ""]) => block);
     expect(box.does(first.split("\n", 1)[0]!)).toBe(shown);
-    process.stdout.write(`not run:\n${skipped.join("\n")}\n`);
 
     // vaults.md, "Take a vault out of the pool".
     for (const { machine } of [a, b]) {

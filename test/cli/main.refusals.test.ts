@@ -252,7 +252,6 @@ describe("the configuration", () => {
     [["sidecar", "--socket", "s.sock"], "CONFIG_BAD_VALUE", "--socket", "/absolute/path"],
     [["sidecar", "--sockett", "/s"], "USAGE", "--sockett", "--socket"],
     [["flush"], "USAGE", "no terminal", "add --yes"],
-    [["flush", "--target", "ssm_cold"], "USAGE", "no vault to flush", "write [cluster] ssm_cold"],
   ])("%j", async (words, code, ...says) => {
     await check(inside(words, { HOME: dir }), refused(2, code, ...says));
   });

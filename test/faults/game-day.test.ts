@@ -31,7 +31,7 @@ const MODEL = "Qwen/Qwen3-30B-A3B";
 /** What a vault with an archive consists of; a flush empties all of it. */
 const BACKED_UP = ["data0", "state0", "archive"];
 /** Size of a disk that becomes full; a vault keeps records only where others may not write. */
-const DISK = "8M,mode=700";
+const DISK = "80M,mode=700";
 /** Place of the second vault's records, on a disk of its own. */
 const DATA_1 = ["disk1", "data"];
 
@@ -83,7 +83,7 @@ class Site {
     const [data, state] = [this.path(...(at === 0 ? ["data0"] : DATA_1)), this.path(`state${at}`)];
     const archive =
       at === 0 ? `archive = "file://${this.path("archive")}"\narchive_after_s = 1\n` : "";
-    const text = `[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "127.0.0.1:${port}"\nmax_bytes = "64MiB"\ndisk_bytes = "256MiB"\ndata_dir = "${data}"\nstate_dir = "${state}"\n${archive}`;
+    const text = `[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "127.0.0.1:${port}"\nmax_bytes = "64MiB"\ndisk_bytes = "64MiB"\ndata_dir = "${data}"\nstate_dir = "${state}"\n${archive}`;
     writeFileSync(this.path(`vault${at}.toml`), text);
   }
 

@@ -79,6 +79,13 @@ function partOfStores(config: Config): Part {
   ];
 }
 
+function partOfSocket(path: string): Part {
+  const key = "[sidecar] socket";
+  const read = async (): Promise<void> =>
+    (await import("../../base/socket-file.ts")).checkSocketFolder({ path, key });
+  return [[own(key)], [read]];
+}
+
 /** Files and readers of each program; the first key names the folder of its own files, if it has one. */
 function partsOf(config: Config): readonly Part[] {
   const { cluster, vault, sidecar, gateway, etcd } = config;
@@ -115,15 +122,7 @@ function partsOf(config: Config): readonly Part[] {
         },
       ],
     ],
-    [
-      [own("[sidecar] socket")],
-      [
-        async () => {
-          const { checkSocketFolder } = await import("../../base/socket-file.ts");
-          checkSocketFolder({ path: sidecar.socket, key: "[sidecar] socket" });
-        },
-      ],
-    ],
+    partOfSocket(sidecar.socket),
     [
       [secret("[sidecar] record_keys", sidecar.recordKeys)],
       [async () => await (await import("../../config/conditions.ts")).loadRecordKeys(config)],

@@ -52,17 +52,19 @@ const KIB = 1024;
 const showToken = (bytes: number): string =>
   `${showBytes(bytes)} (${(bytes / KIB).toFixed(1)} KiB)`;
 
-const isAsInEngine = ({ full, windows }: ModelShape): boolean =>
-  full.storedBytes === full.engineBytes &&
-  (windows === null || windows.storedBytes === windows.engineBytes);
+const SMALLER = "; about half as INT8, with a certificate or [turbo_quant] enabled = true";
+
+/** Returns what to say where blocks are counted as the engine has them, although INT8 is possible. */
+function smallerForm(shape: ModelShape | null): string {
+  if (shape?.attention !== "heads" || shape.valueBytes === 1) return "";
+  const parts = [shape.full, ...(shape.windows === null ? [] : [shape.windows])];
+  const isExact = parts.every(({ storedBytes, engineBytes }) => storedBytes === engineBytes);
+  return isExact ? SMALLER : "";
+}
 
 export function describeModel({ name, shape, tokenBytes, stateBytes, isMost }: Weigher): string[] {
   const most = isMost ? " at most: how small its records are is known after its first restore" : "";
-  const isExact = shape?.attention === "heads" && shape.valueBytes > 1 && isAsInEngine(shape);
-  const form = isExact
-    ? "; about half as INT8, with a certificate or [turbo_quant] enabled = true"
-    : "";
-  const inVault = `${showToken(tokenBytes)} in a vault${most}${form}`;
+  const inVault = `${showToken(tokenBytes)} in a vault${most}${smallerForm(shape)}`;
   const boundary =
     stateBytes === 0
       ? []

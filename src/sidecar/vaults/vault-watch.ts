@@ -40,10 +40,13 @@ interface Answer {
 export class VaultWatch {
   readonly #vaults: VaultClients;
   readonly #seen = new Map<BlockStore, Answer>();
+  readonly #onLook: () => void;
   #askedMs: number | null = null;
 
-  constructor(vaults: VaultClients) {
+  /** `onLook`: called with each look, to hear of drains and weights, which nothing else does without engines. */
+  constructor(vaults: VaultClients, onLook: () => void) {
     this.#vaults = vaults;
+    this.#onLook = onLook;
   }
 
   /** Returns a vault's latest answer; null: none came, or it was not asked. */
@@ -56,6 +59,7 @@ export class VaultWatch {
 
   /** Refreshes the answers, because a display looks at them. */
   look(): void {
+    this.#onLook();
     if (this.#askedMs !== null && nowMs() - this.#askedMs < VAULT_SEEN_MS) return;
     this.#askedMs = nowMs();
     for (const client of [...this.#vaults.kv, ...this.#vaults.ssm]) void this.#ask(client);

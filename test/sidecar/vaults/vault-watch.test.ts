@@ -6,8 +6,10 @@ import { openClient, openVault, until } from "../../support/vaults.ts";
 test("a vault's first answer opens the connection, and the second is the one that is timed", async () => {
   const kv = openClient(await openVault());
   const asked = vi.spyOn(kv, "stats");
-  const watch = new VaultWatch({ kv: [kv], ssm: [] });
+  const onLook = vi.fn<() => void>();
+  const watch = new VaultWatch({ kv: [kv], ssm: [] }, onLook);
   watch.look();
   await until(() => watch.seen(kv) !== null, "the vault to be seen");
   expect(asked.mock.calls).toHaveLength(2);
+  expect(onLook).toHaveBeenCalledTimes(1);
 });
