@@ -235,13 +235,14 @@ async function convey(
 
 /** Counts an answer's first byte. */
 function begun(
-  { alive, body, sent, engine, arrivedMs }: Attempt,
+  { alive, body, choice, sent, engine, arrivedMs }: Attempt,
   code: number,
   isEvents: boolean,
   { figures }: Forwarding,
 ): void {
   alive?.stop();
   body.release();
+  choice.release();
   // Not for errors, because they come before any computing.
   if (code === 200) sent.begun(isEvents);
   figures.began(engine.name, code, (nowMs() - arrivedMs) / 1000);

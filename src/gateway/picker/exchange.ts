@@ -135,6 +135,7 @@ export class Exchange {
     if (signal.aborted) return fleet.leave(engine);
     this.#engine = engine;
     this.#sent = choice.send(engine);
+    choice.release();
     this.#waiting = engine.untilBegun(signal, this.#sent.predictedMs);
     this.#giveBack();
     this.#sendHead(engine, passage);

@@ -80,6 +80,8 @@ export interface Choice {
   /** Place in the queue where no engine has room. */
   turn: Turn;
   send(engine: Engine): Sent;
+  /** Lets go of what is known of the prompt, such as its hashes, because an answer may take an hour; nothing is asked after it. */
+  release(): void;
 }
 
 export interface RouterOptions extends KnowingOptions {
@@ -91,6 +93,9 @@ export interface RouterOptions extends KnowingOptions {
   /** Priorities by objective. */
   objectives: ReadonlyMap<string, number>;
 }
+
+/** Knowledge of a prompt whose answer has begun. */
+const NOTHING: Known = unknown(0);
 
 export class Router {
   readonly #options: RouterOptions;
@@ -117,12 +122,22 @@ export class Router {
     const known = reaching(found, handedOver, this.#options.fleet.engines);
     const turn = this.#turnOf(known, asked);
     const about = aboutOf(asked);
+    const isLate = this.#isLate(known, asked.model, turn);
     return {
-      isLate: this.#isLate(known, asked.model, turn),
+      isLate,
       turn,
       ahead: this.#aheadOf(known, asked.model),
-      order: this.#orderOf(known, asked.session),
-      send: (engine) => this.#send(engine, known, about, turn),
+      ...this.#held(known, about, turn),
+    };
+  }
+
+  /** Nothing but these functions holds what is known of the prompt. */
+  #held(known: Known, about: About, turn: Turn): Pick<Choice, "order" | "send" | "release"> {
+    let held = known;
+    return {
+      order: (engines) => this.#orderOf(held, about.session)(engines),
+      send: (engine) => this.#send(engine, held, about, turn),
+      release: () => void (held = NOTHING),
     };
   }
 
@@ -170,9 +185,10 @@ export class Router {
 
   #ahead(engine: Engine, known: Known): Ahead {
     const ttft = this.#ttftOf(engine);
+    const span = spanAt(known, engine);
     return {
       engine,
-      send: () => ttft.sent(spanAt(known, engine)),
+      send: () => ttft.sent(span),
       done(computing, isHandedOver) {
         if (isHandedOver) ttft.begun(computing, true);
         else ttft.left(computing);

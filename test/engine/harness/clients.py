@@ -34,7 +34,7 @@ MODEL = "published"
 #: Tokens of an answer.
 ANSWER = 8
 #: Tokens of an agent's turn, whole: its framework refuses a Responses answer that was cut.
-TURN = 64
+TURN = 512
 #: A prompt that the engine refuses, because it is longer than the server's `--max-model-len`.
 LONG = "word " * 3000
 
