@@ -35,10 +35,12 @@ def _lines(rows: Sequence[Row]) -> list[str]:
     headings = ["router, policy", *(heading for heading, _, _ in COLUMNS)]
     lines = [f"| {' | '.join(headings)} |", f"|---|{'---:|' * len(COLUMNS)}"]
     for name in dict.fromkeys(row["name"] for row in rows):
-        cells = [f"{name.replace(' ', ' `', 1)}`"]
+        # A policy stands after the router's name; engines alone have neither.
+        cells = [name if "," in name else f"{name.replace(' ', ' `', 1)}`"]
         for _, mode, figure in COLUMNS:
             found = [figure(row) for row in rows if (row["name"], row["mode"]) == (name, mode)]
-            cells.append(_shown(found) if found else "-")
+            is_measured = any(row["mb"] for row in rows if row["name"] == name) or mode == "slow"
+            cells.append(_shown(found) if found and is_measured else "-")
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
