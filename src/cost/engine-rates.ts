@@ -64,7 +64,7 @@ export type Why =
 export class EngineRates {
   /** True: restores even where computing is faster. */
   readonly isAlways: boolean;
-  readonly prefill: Prefill = new Prefill();
+  readonly prefill: Prefill = new Prefill(true);
   readonly queue: EngineQueue = new EngineQueue();
   /** Seconds from placement until loaded, by [1, decoded bytes]. */
   readonly #load = new Fit(2, [[1]]);

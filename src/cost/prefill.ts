@@ -31,20 +31,25 @@ export class Prefill {
   stepTokens = 1;
   /** Longest prompt, in tokens, whose computing was measured. */
   longestTokens = 0;
+  readonly #countsFirst: boolean;
   #firstTokens: number | null = null;
   #laterTokens = 0;
+
+  /** `countsFirst`: whether the first step counts until one of its size follows; else nothing is known before the second. */
+  constructor(countsFirst = false) {
+    this.#countsFirst = countsFirst;
+  }
 
   get samples(): number {
     return this.#fit.samples;
   }
 
   get #fit(): Fit {
-    return 2 * this.#laterTokens >= (this.#firstTokens ?? 0) && this.#later.samples > 0
-      ? this.#later
-      : this.#all;
+    const isKnown = this.#later.samples > 0 && 2 * this.#laterTokens >= (this.#firstTokens ?? 0);
+    return isKnown || !this.#countsFirst ? this.#later : this.#all;
   }
 
-  /** Seconds per step, per token, per pair, per decoded token; null before the first step. */
+  /** Seconds per step, per token, per pair, per decoded token; null before the first step that counts. */
   get coefficients(): readonly number[] | null {
     return this.#fit.coefficients;
   }

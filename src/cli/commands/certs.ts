@@ -72,7 +72,6 @@ async function init(call: Call<CertsOptions>): Promise<void> {
       vault,
       "on the engine's machine, in tierkv.toml:",
       engine,
-      "for a gateway: the vault's tls_cert and tls_key under [gateway]",
     ],
   );
 }

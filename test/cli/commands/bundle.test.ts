@@ -137,7 +137,7 @@ test("F88 unsealed records stay, foreign names and keys are refused by name, and
   );
   expect(await refused(to.config, ...take.slice(0, 4))).toMatch(/sealed: name the file/);
   expect(await refused(to.config, ...take.with(3, "abc"))).toMatch(/--trust = "abc": not 64/);
-  expect(await refused(to.config, ...take, "--namespace", "")).toMatch(/--namespace = "": not 1/);
+  expect(await refused(to.config, ...take, "--namespace", "")).toMatch(/--namespace is empty/);
   const wrong = keyFile("3c".repeat(32));
   expect(await refused(to.config, ...take.with(5, wrong))).toMatch(/does not open it/);
   expect(to.vaults[0]!.stats().records).toBe(0);

@@ -76,7 +76,7 @@ test("F96 a receipt that was changed, of a foreign name, or of an unknown key, i
   expect(tampered.stderr).toMatch(/its signature is wrong.*RECEIPT_REFUSED/);
 
   expect((await verify(scene, testDirectory())).stderr).toMatch(/is no file.*RECEIPT_REFUSED/);
-  for (const [option, value] of Object.entries({ "--namespace": "", "--trust": "abc" })) {
+  for (const [option, value] of Object.entries({ "--namespace": "0g", "--trust": "abc" })) {
     const wrong = await verify(scene, NAME, option, value);
     expect([wrong.exitCode, wrong.stderr]).toEqual([
       2,

@@ -1,6 +1,7 @@
 // Owns the proof that of a prompt larger than the arena the beginning is restored, reported once, and fits the suggested size.
 import { expect, test } from "vitest";
 import { createLogger } from "../../../src/base/log.ts";
+import { checkConfig } from "../../../src/config/check.ts";
 import { findings } from "../../../src/diagnosis/findings.ts";
 import type { Seen } from "../../../src/diagnosis/inspect.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
@@ -21,6 +22,8 @@ const BLOCKS = 60;
 const SMALL = 16 * MIB;
 const ROOM = 48;
 const SHAPE = { groups: [makeGroup({ layers: LAYERS })], maxModelLen: 16 * BLOCKS + 1 };
+
+const { config: CONFIG } = checkConfig("", null, {});
 
 test("the beginning is restored, and log, account, counter and findings say so", async () => {
   const lines: string[] = [];
@@ -60,7 +63,11 @@ test("the beginning is restored, and log, account, counter and findings say so",
   });
   const [engineStatus] = sidecar.status().engines;
   expect(engineStatus!.arena).toMatchObject({ saveSlots: 16, longestTokens: 16 * ROOM + 15 });
-  const found = findings({ sidecar: sidecar.status(), targets: [] } as unknown as Seen);
+  const found = findings({
+    config: CONFIG,
+    sidecar: sidecar.status(),
+    targets: [],
+  } as unknown as Seen);
   const small = found.filter(({ code }) => code === "arena_small");
   expect(small).toMatchObject([{ severity: "note" }]);
   expect(small[0]!.text).toContain(`set [sidecar] arena_bytes = ${needed}`);
@@ -75,6 +82,6 @@ test("an arena of the size that was named restores all of it", async () => {
   const view = await engine.done(engine.prefetch(hashesOf(blocks)));
   expect([view.reason, view.placed.get(0)?.length]).toEqual(["complete", BLOCKS]);
   expect(sidecar.counters.get("plans_beyond_arena")).toBe(0);
-  const seen = { sidecar: sidecar.status(), targets: [] } as unknown as Seen;
+  const seen = { config: CONFIG, sidecar: sidecar.status(), targets: [] } as unknown as Seen;
   expect(findings(seen).filter(({ code }) => code === "arena_small")).toEqual([]);
 });
