@@ -8,14 +8,15 @@ import { json } from "node:stream/consumers";
 import { expect, onTestFinished, test } from "vitest";
 import { runInside } from "../../support/command-line.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
+import { until } from "../../support/vaults.ts";
 
 interface Asked {
   path: string | undefined;
   body: Record<string, unknown>;
 }
 
-/** Answers each prompt with 100 tokens, of which 60 are restored; one that is called "bad" is refused. */
-async function openEngine() {
+/** Answers each prompt with 100 tokens, of which 60 are restored; one that is called "bad" is refused. It answers nobody before so many asked `together`. */
+async function openEngine(together = 1) {
   const asked: Asked[] = [];
   const seen = { now: 0, most: 0 };
   const server = createServer((request, response) => {
@@ -28,7 +29,7 @@ async function openEngine() {
       seen.most = Math.max(seen.most, seen.now);
       const body = (await json(request)) as Record<string, unknown>;
       asked.push({ path: request.url, body });
-      await new Promise((resolve) => setTimeout(resolve, 5));
+      await until(() => seen.most >= together, "so many requests at once");
       seen.now -= 1;
       const said = {
         usage: { prompt_tokens: 100, prompt_tokens_details: { cached_tokens: 70 } },
@@ -84,7 +85,7 @@ test("texts, token ids, messages and whole requests are computed with one token 
 });
 
 test("no more are under way than allowed, and one that fails does not end the others", async () => {
-  const { asked, seen, url } = await openEngine();
+  const { asked, seen, url } = await openEngine(3);
   const lines = Array.from({ length: 12 }, (_none, index) => (index === 3 ? "bad" : `p ${index}`));
   const { exitCode, stdout } = await warm(url, lines, "--at-once", "3");
   expect([exitCode, asked.length, seen.most]).toEqual([1, 12, 3]);
