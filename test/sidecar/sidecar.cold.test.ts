@@ -103,6 +103,8 @@ test.each(STORES)("one sidecar saves to %s, another restores the same bytes", as
   expect(shown.stdout).toContain(store.address);
 });
 
+const NOTHING_OF_NOPE = /: nothing dropped\n.*no vault knows a model "nope"/s;
+
 test.skipIf(!HAS_VALKEY)(
   "a flush of a Valkey drops what it names in Valkey and in every sidecar",
   async () => {
@@ -120,6 +122,9 @@ test.skipIf(!HAS_VALKEY)(
     reader.release(before.plan);
     const other = await runInside(["flush", "--class", "ssm", "--yes", "--config", first.config]);
     expect(other.stdout).toMatch(/out of reach for all clients/);
+    expect(await counted(second, "flushed_blocks")).toBe(0);
+    const nope = await runInside(["flush", "--model", "nope", "--yes", "--config", first.config]);
+    expect([nope.exitCode, nope.stdout]).toEqual([1, expect.stringMatching(NOTHING_OF_NOPE)]);
     expect(await counted(second, "flushed_blocks")).toBe(0);
     const { exitCode } = await runInside([
       "flush",

@@ -106,10 +106,6 @@ async function emptied(
     rate,
     onProgress: (done, all) => progress.at(done, all, `${name} records of ${address}`),
   });
-  if (clients.every((client) => client === source || client.isDraining)) {
-    const reason = `no other ${name} vault takes records: end the drain of one first (\`tierkv vaults drain ADDRESS --end\`)`;
-    throw new TierkvError("USAGE", { reason });
-  }
   const before = await evictedOf(clients, source);
   try {
     await drain.run();
