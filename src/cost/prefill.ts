@@ -81,4 +81,16 @@ export class Prefill {
     const attended = (to * to - from * from) / 2;
     return this.#fit.predict([steps, tokens, Math.max(0, attended), 0]);
   }
+
+  /**
+   * Longest time that computing the tokens 0..to may take; null: not known yet. Steps of short prompts do not show what attention will
+   * cost, and time grows at most with the square of the length.
+   */
+  mostSeconds(to: number): number | null {
+    const { longestTokens: seen } = this;
+    const seconds = this.seconds(0, to);
+    const seenS = this.seconds(0, seen);
+    if (seconds === null || seenS === null || seen === 0 || to <= seen) return seconds;
+    return Math.max(seconds, seenS * (to / seen) ** 2);
+  }
 }

@@ -232,11 +232,11 @@ export class CostModel {
 
   /**
    * Whether a restore could ever win on the present links. The longest prompt decides, because gains grow faster with length than
-   * costs. While measurements are missing or stale, saving goes on.
+   * costs; one far longer than any seen may gain more than predicted. While measurements are missing or stale, saving goes on.
    */
   isWorthSaving(maxModelLen: number): boolean {
     const { rates, links, groups, shapeOf } = this.#options;
-    const gainS = this.#gainS({ start: 0, end: maxModelLen });
+    const gainS = rates.isAlways ? null : rates.prefill.mostSeconds(maxModelLen);
     if (gainS === null) return true;
     for (const group of groups()) {
       const ways = links[shapeOf(group).class];

@@ -20,11 +20,16 @@ const FETCH_S = 5;
 beforeEach(() => void vi.useFakeTimers({ toFake: ["performance"] }));
 afterEach(() => void vi.useRealTimers());
 
-function openCosts(): { rates: EngineRates; costs: CostModel } {
+/** `seen`: lengths of prompts that the engine has computed. */
+function openCosts(seen: readonly number[] = [128, 128, 256, 512]): {
+  rates: EngineRates;
+  costs: CostModel;
+} {
   const down = goodputOf((BLOCKS * BLOCK_BYTES) / FETCH_S);
   const rates = new EngineRates();
-  for (const tokens of [128, 128, 256, 512]) {
-    rates.prefill.learn({ tokens, attended: 0, seconds: (tokens / TOKENS) * COMPUTE_S });
+  for (const tokens of seen) {
+    const attended = (tokens * tokens) / 2;
+    rates.prefill.learn({ tokens, attended, seconds: (tokens / TOKENS) * COMPUTE_S });
   }
   const costs = new CostModel({
     rates,
@@ -75,4 +80,9 @@ test("saves go on over a link that is too slow while requests wait longer than i
   expect(costs.isWorthSaving(TOKENS)).toBe(true);
   vi.advanceTimersByTime(4 * LOAD_FADE_MS);
   expect(costs.isWorthSaving(TOKENS)).toBe(false);
+});
+
+test("saves go on over a link that is too slow for the prompts seen, where far longer ones may take longer than it", () => {
+  expect(openCosts([16, 16, 32]).costs.isWorthSaving(TOKENS)).toBe(true);
+  expect(openCosts([64, 64, 256]).costs.isWorthSaving(TOKENS)).toBe(false);
 });
