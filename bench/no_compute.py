@@ -11,6 +11,8 @@ from vllm import LLM, SamplingParams
 VOCAB = 512
 #: Position at which a token takes twice as long as a prompt's first.
 ATTENDED = 8192
+#: Pause of vLLM 0.28 to 0.32 after a step that ran no model while requests wait (v1/engine/core.py).
+IDLE_STEP_S = 0.001
 
 
 def make_engine(
@@ -58,7 +60,20 @@ def make_engine(
         return torch.zeros(len(input_ids), hidden, dtype=torch.bfloat16)
 
     runner._model_forward = pause  # noqa: SLF001 - the one place where it computes
+    _rest_between_steps(core)
     return engine
+
+
+def _rest_between_steps(core: Any) -> None:
+    """Sleep after a step without work, as a server's core process does; in one process vLLM keeps a core busy."""
+    post_step = core.post_step
+
+    def rest(*, model_executed: bool) -> None:
+        post_step(model_executed=model_executed)
+        if not model_executed and core.scheduler.has_requests():
+            time.sleep(IDLE_STEP_S)
+
+    core.post_step = rest
 
 
 def params_of(tokens: int) -> SamplingParams:

@@ -23,7 +23,6 @@ BLOCK_TOKENS = 128
 CHUNK = 8192
 SAVED_S = 300.0
 WARM_TOKENS = 8 * BLOCK_TOKENS + 3
-SHORT_TOKENS = 512
 
 
 class Prompts:
@@ -103,12 +102,13 @@ class Prompts:
 
     def beside(self, long: list[int] | None, count: int) -> dict[str, Any]:
         """Ask `count` short prompts and, before them, a long one; return their times and the blocks that loads held."""
+        short = self._options.short
         params = params_of(1)
         began = time.perf_counter()
         if long is not None:
             self._engine.add_request("long", {"prompt_token_ids": long}, params)
         for number in range(count):
-            text = {"prompt_token_ids": self.said(SHORT_TOKENS)}
+            text = {"prompt_token_ids": self.said(short)}
             self._engine.add_request(f"short-{number}", text, params)
         first: dict[str, float] = {}
         held, last = 0.0, began
@@ -141,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--socket", required=True)
-    for name in ("kv-bytes", "tokens", "rounds", "waiting"):
+    for name in ("kv-bytes", "tokens", "rounds", "waiting", "short"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--token-us", type=float, required=True)
     options = parser.parse_args()

@@ -183,7 +183,7 @@ def main() -> None:
             argv = [*OTHERS, str(tool), "engine", str(engine)]
             stack.enter_context(running(scene, argv, GOMAXPROCS="1"))
             wait_until_up(engine)
-        list(measure(scene, "one engine, no router", scene.engines[0], None))
+        rows += measure(scene, "one engine, no router", scene.engines[0], None)
         for _ in range(options.rounds):
             for name, port, argv, environment in routers(scene):
                 if options.only.lower() not in name.lower():

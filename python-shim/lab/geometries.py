@@ -7,7 +7,7 @@ from dataclasses import replace
 from lab.checkpoint import Spec
 
 #: What all have in common: wide KV, thin everything else.
-_THIN = Spec(hidden=64, intermediate=128, vocab=512, max_position=32_768)
+_THIN = Spec(hidden=64, intermediate=128, vocab=512, max_position=131_072)
 
 GEOMETRIES = {
     # 128 KiB a token.
