@@ -397,9 +397,3 @@ export const EXPLAIN_MAX = 256;
 export const OUTCOMES_MAX = 65_536;
 /** Restores hold saves back on the link for at most this long at a time. */
 export const SAVE_HOLD_MS_MAX = 2_000;
-
-/** Made-up restores that a sidecar's process plays to itself at its start, blocks of each, their arena, and the time for all. */
-export const REHEARSAL_RESTORES = 30;
-export const REHEARSAL_BLOCKS = 16;
-export const REHEARSAL_ARENA_BYTES: number = 4 * MIB;
-export const REHEARSAL_MS = 3000;

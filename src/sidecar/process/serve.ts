@@ -74,7 +74,7 @@ interface Started {
  * sidecar still sends it pending saves.
  */
 async function start(
-  { config, failpoints }: SidecarProcess,
+  { config }: SidecarProcess,
   logger: Logger,
   started: Started,
 ): Promise<Running> {
@@ -102,15 +102,6 @@ async function start(
       async run() {
         const options = { config, vaults, members, logger, counters, ...traces?.hears };
         return (started.sidecar = await startSidecar(options));
-      },
-    },
-    {
-      name: "rehearsal",
-      async run() {
-        // An armed failpoint counts the calls of real requests.
-        if (failpoints !== undefined) return undefined;
-        const { startRehearsal } = await import("./rehearsal.ts");
-        return startRehearsal(config, logger);
       },
     },
     {
