@@ -89,7 +89,7 @@ export const SIDECAR: Schema["sidecar"] = {
       ...optional("none: nothing listens", '"127.0.0.1:50252"'),
     },
     page_tls_cert: file(
-      "PEM file with the page's certificate, and those that signed it.",
+      "PEM file with the page's certificate, and the certificates that signed it.",
       "none: plain HTTP",
       '"/etc/tierkv/page.pem"',
     ),
