@@ -127,7 +127,7 @@ export function securityFor(
   if (isOwn) return ofOwn(config, address, logger, isMaking);
   if (isLocal({ host: splitAddress(address).host, text: address })) return null;
   if (!config.cluster.insecureLan) throw insecure(config, address);
-  logger.warn({ vault: address }, "[cluster] insecure_lan: what goes to this vault is not hidden");
+  logger.warn({ vault: address }, "[cluster] insecure_lan: data for this vault travels unencrypted");
   return null;
 }
 

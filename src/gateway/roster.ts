@@ -135,7 +135,7 @@ export class Roster {
     if (follow === undefined || events === null) return;
     const { logger } = this.#options;
     if (count > GATEWAY_RANKS_MAX) {
-      const fix = "ranks beyond that number get no requests for what they hold";
+      const fix = "the gateway does not follow the blocks of ranks beyond that number";
       logger.warn(
         { engine: engine.name, count, most: GATEWAY_RANKS_MAX, fix },
         "ranks are left out",
@@ -221,7 +221,7 @@ export class Roster {
     else
       logger.warn(
         { engine, most },
-        "an engine is left out: the gateway has as many as it can serve",
+        "an engine is left out: the gateway serves no more engines",
       );
   }
 

@@ -180,7 +180,7 @@ export class Lookups {
   #failed(error: unknown): void {
     const { message: reason } = toTierkvError(error);
     if (!this.#isFailing)
-      this.#options.logger.warn({ reason }, "a vault does not say what it holds");
+      this.#options.logger.warn({ reason }, "a vault does not answer look-ups");
     this.#isFailing = true;
   }
 }
