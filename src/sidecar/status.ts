@@ -71,7 +71,7 @@ export interface SidecarStatus {
   counters: Record<string, number>;
   /** Durations of the parts of requests. */
   times: Record<SidecarTime, HistogramSnapshot>;
-  /** What restores have saved. */
+  /** Savings by restores. */
   ledger: LedgerStatus;
   /** Latest restores, newest last. */
   restores: Account[];
