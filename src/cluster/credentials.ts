@@ -127,7 +127,10 @@ export function securityFor(
   if (isOwn) return ofOwn(config, address, logger, isMaking);
   if (isLocal({ host: splitAddress(address).host, text: address })) return null;
   if (!config.cluster.insecureLan) throw insecure(config, address);
-  logger.warn({ vault: address }, "[cluster] insecure_lan: data for this vault travels unencrypted");
+  logger.warn(
+    { vault: address },
+    "[cluster] insecure_lan: data for this vault travels unencrypted",
+  );
   return null;
 }
 

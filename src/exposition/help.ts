@@ -13,7 +13,8 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
     "Prefetch requests of which only the beginning fits into shared memory, so the rest is computed.",
   plans_windowed:
     "Restores of prompts larger than shared memory, whose blocks pass through it window by window.",
-  plans_loaded_early: "Restores whose first blocks the engine loaded while later blocks were fetched.",
+  plans_loaded_early:
+    "Restores whose first blocks the engine loaded while later blocks were fetched.",
   handoffs: "Prefetch requests for prompts that another engine computed and handed over.",
   handoffs_late:
     "Handed-over prompts whose blocks were not all stored in time; the engine computes the rest.",
@@ -52,7 +53,8 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   replicas_saved: "Second copies that another vault accepted.",
   replicas_present: "Second copies that another vault already held.",
   replicas_sent_bytes: "Record bytes of second copies.",
-  replicas_dropped: "Second copies not stored, because no other vault was up or saves needed the memory.",
+  replicas_dropped:
+    "Second copies not stored, because no other vault was up or saves needed the memory.",
   blocks_failed_over:
     "Blocks that one vault did not deliver and the sidecar requested from another vault.",
   bad_records: "Records from vaults that failed verification.",

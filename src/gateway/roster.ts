@@ -218,11 +218,7 @@ export class Roster {
     const { logger } = this.#options;
     const most = GATEWAY_ENGINES_MAX;
     if (objection !== null) logger.warn({ engine, reason: objection }, "an engine is left out");
-    else
-      logger.warn(
-        { engine, most },
-        "an engine is left out: the gateway serves no more engines",
-      );
+    else logger.warn({ engine, most }, "an engine is left out: the gateway serves no more engines");
   }
 
   /** Removes an engine; its requests in flight are finished. */

@@ -117,7 +117,10 @@ export class YieldingVault implements RunningVault {
     this.#state = "paused";
     this.#pausedMs = nowMs();
     await this.#vault.pause();
-    logger.info({ awayMs }, "somebody uses this machine: the vault serves nobody until the machine is free");
+    logger.info(
+      { awayMs },
+      "somebody uses this machine: the vault serves nobody until the machine is free",
+    );
   }
 
   async #release(): Promise<void> {
@@ -142,7 +145,8 @@ export class YieldingVault implements RunningVault {
       await handOver.run(this.#vault, ended.signal);
     } catch (error) {
       const reason = toTierkvError(error).message;
-      if (!ended.signal.aborted) logger.warn({ reason }, "not all records in use were sent to other vaults");
+      if (!ended.signal.aborted)
+        logger.warn({ reason }, "not all records in use were sent to other vaults");
     } finally {
       clearInterval(timer);
     }

@@ -261,7 +261,9 @@ export const UPKEEP: readonly FaultRow[] = [
       "test/cli/commands/bundle.test.ts",
       "test/cli/commands/bundle.sealed.test.ts",
     ],
-    { unloaded: "concerns files and one command; F71 to F75 are about what vaults do with records" },
+    {
+      unloaded: "concerns files and one command; F71 to F75 are about what vaults do with records",
+    },
   ),
   row(
     "F89",

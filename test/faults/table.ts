@@ -29,10 +29,12 @@ export const FAULTS: readonly FaultRow[] = [
     "reads become misses within the deadline; writes are dropped and counted; no request fails",
     [PROCESSES, ENGINE, "test/engine/test_deaths.py", "test/client/vault/vault-client.test.ts"],
   ),
-  row("F2", "vault restarts with its memory lost", "clients notice the restart by its new epoch; all that was held is a miss", [
-    PROCESSES,
-    "test/client/vault/vault-client.test.ts",
-  ]),
+  row(
+    "F2",
+    "vault restarts with its memory lost",
+    "clients notice the restart by its new epoch; all that was held is a miss",
+    [PROCESSES, "test/client/vault/vault-client.test.ts"],
+  ),
   row(
     "F3",
     "vault restarts with its disk",
@@ -45,7 +47,12 @@ export const FAULTS: readonly FaultRow[] = [
     "deadlines hold, and requests that need another vault do not wait",
     [NETWORK, "test/client/vault/lanes.test.ts"],
   ),
-  row("F5", "network partition, also one way", "as F1; the vault is used again once the network is whole", [NETWORK]),
+  row(
+    "F5",
+    "network partition, also one way",
+    "as F1; the vault is used again once the network is whole",
+    [NETWORK],
+  ),
   row(
     "F6",
     "half-open TCP: the peer is gone and no packet says so",
@@ -57,7 +64,12 @@ export const FAULTS: readonly FaultRow[] = [
     "test/faults/packets.test.ts",
     "test/faults/soak.test.ts",
   ]),
-  row("F8", "connection reset in mid-frame", "the received part is discarded, and its slot is free again", [NETWORK]),
+  row(
+    "F8",
+    "connection reset in mid-frame",
+    "the received part is discarded, and its slot is free again",
+    [NETWORK],
+  ),
   row(
     "F9",
     "bit flip in flight, at rest, in memory",
@@ -87,11 +99,12 @@ export const FAULTS: readonly FaultRow[] = [
       `${SHIM}test_damaged.py`,
     ],
   ),
-  row("F11", "right checksum under the wrong key", "a miss, because the checked header contains the record's identity", [
-    ROWS,
-    "test/sidecar/restore/restore.faults.test.ts",
-    "test/vault/server.stores.test.ts",
-  ]),
+  row(
+    "F11",
+    "right checksum under the wrong key",
+    "a miss, because the checked header contains the record's identity",
+    [ROWS, "test/sidecar/restore/restore.faults.test.ts", "test/vault/server.stores.test.ts"],
+  ),
   row(
     "F12",
     "disk full or read-only",
@@ -109,11 +122,12 @@ export const FAULTS: readonly FaultRow[] = [
     "the vault gives the segment up; after a failed sync nothing in it counts as durable",
     [`${RUST}lanes/failpoints.rs`, `${RUST}disk_faults.rs`, `${RUST}disk_damage.rs`],
   ),
-  row("F14", "slow or hung disk", "disk work has its own threads and a time limit, so network work goes on", [
-    "test/faults/disk.test.ts",
-    `${RUST}disk_faults.rs`,
-    `${RUST}lanes/slow.rs`,
-  ]),
+  row(
+    "F14",
+    "slow or hung disk",
+    "disk work has its own threads and a time limit, so network work goes on",
+    ["test/faults/disk.test.ts", `${RUST}disk_faults.rs`, `${RUST}lanes/slow.rs`],
+  ),
   row("F15", "the wall clock jumps", "deadlines, leases and lifetimes follow the monotonic clock", [
     PROCESSES,
   ]),
@@ -155,9 +169,15 @@ export const FAULTS: readonly FaultRow[] = [
     PROCESSES,
     `${RUST}arena.rs`,
   ]),
-  row("F22", "a peer truncates the shared memory", "the memory is sealed against a change of its size", [`${RUST}arena.rs`], {
-    unloaded: "it is one call, which the kernel refuses",
-  }),
+  row(
+    "F22",
+    "a peer truncates the shared memory",
+    "the memory is sealed against a change of its size",
+    [`${RUST}arena.rs`],
+    {
+      unloaded: "it is one call, which the kernel refuses",
+    },
+  ),
   row(
     "F23",
     "Python attaches to shared memory",
@@ -205,14 +225,18 @@ export const FAULTS: readonly FaultRow[] = [
     ["test/base/block.test.ts", `${SHIM}test_namespace.py`],
     BY_NAME,
   ),
-  row("F28", "ranks disagree after an eviction", "a block counts as held only if all its shards are", [
-    ROWS,
-    "test/sidecar/engine/engine.test.ts",
-  ]),
-  row("F29", "two engines store the same key", "the vault keeps the first record, and the second engine sends nothing", [
-    ROWS,
-    "test/vault/server.stores.test.ts",
-  ]),
+  row(
+    "F28",
+    "ranks disagree after an eviction",
+    "a block counts as held only if all its shards are",
+    [ROWS, "test/sidecar/engine/engine.test.ts"],
+  ),
+  row(
+    "F29",
+    "two engines store the same key",
+    "the vault keeps the first record, and the second engine sends nothing",
+    [ROWS, "test/vault/server.stores.test.ts"],
+  ),
   row(
     "F30",
     "a record is evicted while it is read",

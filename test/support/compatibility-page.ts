@@ -143,7 +143,11 @@ const LINES: readonly Line[] = [
     proof: `${PRESSED}[full attention]`,
   },
   { what: "the same with a sliding window", proof: `${PRESSED}[sliding window]` },
-  { what: "the same with a hybrid model: pages only", proof: `${PRESSED}[hybrid]`, no: { "0.28.0": 1 } },
+  {
+    what: "the same with a hybrid model: pages only",
+    proof: `${PRESSED}[hybrid]`,
+    no: { "0.28.0": 1 },
+  },
   {
     what: "conversations, hybrid: at least 0.9 of what an ideal cache would find",
     proof: `${FOUND}[hybrid]`,

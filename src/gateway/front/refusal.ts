@@ -47,11 +47,7 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
   ],
   no_path: [404, "NotFoundError", "the gateway does not serve this path"],
   no_response: [404, "NotFoundError", "no engine holds an answer of this id"],
-  upgrade: [
-    501,
-    "NotImplementedError",
-    "the gateway serves no WebSockets: connect to an engine",
-  ],
+  upgrade: [501, "NotImplementedError", "the gateway serves no WebSockets: connect to an engine"],
   no_model: [404, "NotFoundError", "no engine serves this model"],
   large: [413, "BadRequestError", `the body has more than ${GATEWAY_BODY_BYTES_MAX} bytes`],
   full: [429, "OverloadedError", "the gateway holds too many request bodies"],
@@ -139,7 +135,10 @@ export function refuse(
 
 /** Statuses of requests that cannot be read, by Node's code of the error; others are 400. */
 const UNREAD: ReadonlyMap<string, readonly [status: number, text: string]> = new Map([
-  ["ERR_HTTP_REQUEST_TIMEOUT", [408, `the request was not complete after ${GATEWAY_REQUEST_MS} ms`]],
+  [
+    "ERR_HTTP_REQUEST_TIMEOUT",
+    [408, `the request was not complete after ${GATEWAY_REQUEST_MS} ms`],
+  ],
   ["HPE_HEADER_OVERFLOW", [431, `the headers have more than ${GATEWAY_HEADER_BYTES_MAX} bytes`]],
   ["HPE_CHUNK_EXTENSIONS_OVERFLOW", [413, "the extensions of a chunk are too long"]],
 ]);

@@ -172,7 +172,11 @@ export class OwnTokenizers {
 
   #say(model: string, { name }: Engine, folder: string, { texts, chats, differs }: Verdict): void {
     const where = { engine: name, model, folder };
-    if (texts && chats) this.#logger.info(where, "the gateway makes token ids itself, because they equal the engine's");
+    if (texts && chats)
+      this.#logger.info(
+        where,
+        "the gateway makes token ids itself, because they equal the engine's",
+      );
     else {
       const what = texts ? "of chats" : "of any prompt";
       this.#logger.warn(
