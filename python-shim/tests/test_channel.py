@@ -183,7 +183,7 @@ def test_a_sidecar_that_is_still_starting_is_no_warning(
         assert any("there is no socket; the engine runs on" in text for text in caplog.messages)
         with FakeSidecar(socket_path):
             wait_until(ear.is_up, "its successor")
-        assert caplog.messages[-1] == f"tierKV: sidecar at {socket_path}: it is there again"
+        assert caplog.messages[-1] == f"tierKV: sidecar at {socket_path}: connected again"
 
 
 def test_a_sidecar_that_does_not_come_is_warned_of(
@@ -353,7 +353,7 @@ def test_a_refusal_is_said_once_for_each_cause_and_retried_less_and_less(
         wait_until(lambda: len(waits) >= 6, "the pauses")
     said = [record.message for record in caplog.records if "refused us" in record.message]
     assert len(said) == 2
-    assert "it is there again" not in caplog.text
+    assert "connected again" not in caplog.text
     assert waits[:6] == [40.0, 80.0, 160.0, 320.0, 600.0, 600.0]
 
 

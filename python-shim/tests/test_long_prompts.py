@@ -89,7 +89,7 @@ def test_what_is_beyond_one_question_is_counted_told_and_said_once(
     assert prefetch["beyond"] == 3 * BLOCK
     assert len(prefetch["groups"][0]["hashes"]) == 32 * limits.PLAN_HASHES_MAX
     assert bench.shim.counters.get("prompts_cut") == 2
-    assert caplog.text.count("what one question may hold") == 1
+    assert caplog.text.count("the most of one look-up") == 1
 
 
 def test_a_sidecar_that_looks_up_less_than_was_asked_leaves_the_rest_to_be_saved(

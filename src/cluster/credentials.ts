@@ -127,7 +127,10 @@ export function securityFor(
   if (isOwn) return ofOwn(config, address, logger, isMaking);
   if (isLocal({ host: splitAddress(address).host, text: address })) return null;
   if (!config.cluster.insecureLan) throw insecure(config, address);
-  logger.warn({ vault: address }, "[cluster] insecure_lan: what goes to this vault is not hidden");
+  logger.warn(
+    { vault: address },
+    "[cluster] insecure_lan: data for this vault travels unencrypted",
+  );
   return null;
 }
 
@@ -164,7 +167,7 @@ function insecure({ cluster }: Config, address: string): TierkvError {
   return new TierkvError("INSECURE_VAULT", {
     key: `[cluster] ${key}`,
     value: JSON.stringify(address),
-    reason: `this machine has not joined it under that name${others}, and in the clear everybody on the way reads along`,
+    reason: `this machine has not joined it under that name${others}, and without TLS everybody on the network path could read the data`,
     fix: "run the `tierkv join` line that `tierkv invite` prints on its machine, or write [cluster] insecure_lan = true on a network you trust",
   });
 }

@@ -96,12 +96,12 @@ export const CLUSTER: Schema["cluster"] = {
     },
     store_prefix: {
       kind: label(STORE_PREFIX_MAX),
-      doc: "Beginning of all keys in Valkey. Deployments with different prefixes share a server and no record.",
+      doc: "Beginning of all keys in Valkey. Deployments with different prefixes can use one server, and share no records.",
       ...byDefault("tierkv", "team-a"),
     },
     store_replicas: {
       kind: boolean,
-      doc: "`true`: restores read from replicas of a Valkey cluster as well as from primaries. A record that a replica lacks is asked of its primary.",
+      doc: "`true`: restores read from replicas of a Valkey cluster as well as from primaries. If a replica lacks a record, the sidecar asks its primary.",
       ...byDefault(false),
     },
     store_user: {
@@ -118,7 +118,7 @@ export const CLUSTER: Schema["cluster"] = {
       '"/etc/tierkv/valkey-password"',
     ),
     store_tls_ca: file(
-      "PEM file with the certificate of the CA that signed Valkey's, for `valkeys://`. A certificate must name the host that is dialled, or a host of the address. TLS 1.3 alone is spoken.",
+      "PEM file with the certificate of the CA that signed Valkey's certificate, for `valkeys://`. Valkey's certificate must name the host that the sidecar connects to, or a host of the address. Only TLS 1.3 is used.",
       "the system's trusted authorities",
       '"/etc/tierkv/valkey-ca.pem"',
     ),

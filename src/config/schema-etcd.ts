@@ -39,7 +39,7 @@ export const ETCD: Schema["etcd"] = {
       '"/etc/tierkv/etcd-password"',
     ),
     tls_ca: file(
-      "PEM file with the certificate of the CA that signed etcd's. An endpoint on another machine needs it, unless `[cluster] insecure_lan` allows plain connections.",
+      "PEM file with the certificate of the CA that signed etcd's certificate. An endpoint on another machine needs it, unless `[cluster] insecure_lan` allows plain connections.",
       "none: plain connections",
       '"/etc/tierkv/etcd-ca.pem"',
     ),

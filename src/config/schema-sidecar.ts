@@ -37,7 +37,7 @@ export const SIDECAR: Schema["sidecar"] = {
     },
     arena_bytes: {
       kind: bytes(ARENA_BYTES_MIN, ARENA_BYTES_MAX),
-      doc: "Most shared memory of one engine, in bytes. The engine gets room for two of its longest prompts and one step of saves, at most half of the free memory. Of a prompt that does not fit, only the beginning is restored; `tierkv doctor` says what fits.",
+      doc: "Most shared memory of one engine, in bytes. The engine gets room for two of its longest prompts and one step of saves, at most half of the free memory. With one group of full attention on vLLM 0.30 or later, a prompt that does not fit is restored in parts; of other models only its beginning is restored. `tierkv doctor` says what fits.",
       ...optional(
         `a quarter of the memory free when the engine connects, at least ${showBytes(ARENA_BYTES_DEFAULT)}`,
         '"4GiB"',
@@ -89,7 +89,7 @@ export const SIDECAR: Schema["sidecar"] = {
       ...optional("none: nothing listens", '"127.0.0.1:50252"'),
     },
     page_tls_cert: file(
-      "PEM file with the page's certificate, and those that signed it.",
+      "PEM file with the page's certificate, and the certificates that signed it.",
       "none: plain HTTP",
       '"/etc/tierkv/page.pem"',
     ),

@@ -60,7 +60,7 @@ export const VAULT: Schema["vault"] = {
     },
     kept_percent: {
       kind: integer(0, KEPT_PERCENT_MAX),
-      doc: "Percentage of `max_bytes`, and of each tenant's part, that sessions may keep (`keep_s` and `pin` of a request, `tierkv session keep`). Blocks above it are stored like others, and counted. 0: nothing is kept.",
+      doc: "Percentage of `max_bytes`, and of each tenant's part, that sessions may keep (`keep_s` and `pin` of a request, `tierkv session keep`). Further blocks are stored without protection, and counted. 0: nothing is kept.",
       ...byDefault(KEPT_PERCENT_DEFAULT, 25),
     },
     data_dir: {

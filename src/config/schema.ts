@@ -31,7 +31,6 @@ export const SCHEMA: Schema = {
         kind: boolean,
         doc: "Whether attention KV is compressed with a small loss. `true`: always, in about half the bytes of bf16; `tierkv fidelity` measures what that changes in your model's answers. `false`: never; attention KV and recurrent state come back bit for bit. Left out: `[codec] kv` decides. Engines that store differently share no blocks. A codec that contradicts `enabled` is refused.",
         ...optional("as `[codec] kv` says", "true"),
-        isShown: true,
       },
       kv_dim: {
         kind: integer(1, 65_536),
@@ -55,12 +54,12 @@ export const SCHEMA: Schema = {
       },
       max_kld: {
         kind: decimal(0, MAX_KLD_MAX),
-        doc: "Largest mean change of the model's predictions with which a certificate counts, in nats per token, beyond what two exact runs differed by in the same measurement. Above the limit, `auto` stores blocks bit for bit.",
+        doc: "Largest mean change of the model's predictions by INT8 with which a certificate counts, in nats per token. The change between two exact runs of the same measurement is subtracted first. Above the limit, `auto` stores blocks bit for bit.",
         ...byDefault(MAX_KLD_DEFAULT, 0.00001),
       },
       certificates: {
         kind: path(PATH_BYTES_MAX),
-        doc: "Directory of the certificates that `tierkv fidelity` writes. Each counts for one model's weights, one version of the codec and one order of bytes, beside the ones that tierKV ships.",
+        doc: "Directory of the certificates that `tierkv fidelity` writes. Each counts for the digest of one model's weights, one version of the codec and one order of bytes. tierKV also ships some certificates.",
         fallback: (env) => join(stateDir(env), "certificates"),
         fallbackText:
           "`certificates` in `$STATE_DIRECTORY` (systemd), else in `$XDG_STATE_HOME/tierkv`, else in `~/.local/state/tierkv`",
@@ -115,7 +114,7 @@ export const SCHEMA: Schema = {
     fields: {
       when: {
         kind: choice(["asked", "always"]),
-        doc: 'Which restores get a receipt. `asked`: those of requests with `{"tierkv": {"receipt": true}}` in `kv_transfer_params`. `always`: all.',
+        doc: 'Which restores get a receipt. `asked`: restores of requests with `{"tierkv": {"receipt": true}}` in `kv_transfer_params`. `always`: all restores.',
         ...byDefault("asked"),
       },
       dir: {
@@ -128,7 +127,7 @@ export const SCHEMA: Schema = {
       },
       keep: {
         kind: integer(1, RECEIPTS_KEPT_MAX, "receipts"),
-        doc: "Number of receipts that stay, the latest ones. Each takes some kB.",
+        doc: "Number of receipts to keep. Older receipts are deleted. Each takes some kB.",
         ...byDefault(RECEIPTS_KEPT_DEFAULT),
       },
     },

@@ -54,7 +54,7 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["asked", true, `${asked}; look-up ${shown(actual.lookup)}`],
     ["cut", beyondTokens > 0, `${beyondTokens} more tokens are beyond what one look-up takes`],
     ["queue", ahead > 0, `${ahead} requests came before it`],
-    ["blocks", longerTokens > 0, `are cut from an engine's with ${longerTokens} tokens`],
+    ["blocks", longerTokens > 0, `cut from another engine's blocks of ${longerTokens} tokens`],
     ["saves", account.returns, "returning prompt: saved before new prompts"],
     ["held", heldTokens !== null, `${heldTokens} tokens${missing}`],
     ["pool", gap !== null, showGap(gap)],
@@ -86,7 +86,7 @@ const shown = (ms: number | null): string => orNone(ms, showMs);
 /** Why a plan brings no more blocks. */
 const ENDS: Readonly<Record<DoneReason, string>> = {
   complete: "complete",
-  end_of_hit: "all that is held was brought",
+  end_of_hit: "all held blocks were fetched",
   no_slot: "shared memory was full",
   vault_down: "the vault did not answer",
   bad_record: "a record did not verify",

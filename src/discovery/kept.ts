@@ -14,7 +14,7 @@ export function readKept(path: string, logger: Logger): ListedVault[] {
     if (isAbsent(path, KEY)) return [];
     const all = JSON.parse(readPrivate(path, KEY)) as unknown;
     if (Array.isArray(all) && all.length <= LISTED_VAULTS_MAX && all.every(isListed)) return all;
-    logger.warn({ path }, "a kept list of vaults is damaged, and counts for nothing");
+    logger.warn({ path }, "a kept list of vaults is damaged and is ignored");
   } catch (error) {
     logger.warn({ err: toTierkvError(error), path }, "a kept list of vaults cannot be read");
   }

@@ -35,7 +35,10 @@ export class PolledSource implements VaultSource {
         if (list.length > 0 && !this.#closing.signal.aborted) onList(vaults);
       } catch (error) {
         const err = toTierkvError(error);
-        this.#logger.warn({ err }, "the pool's vaults cannot be listed: the last list stays");
+        this.#logger.warn(
+          { err },
+          "the pool's vaults cannot be listed: the last list stays in use",
+        );
       }
       await sleep(MEMBERS_EVERY_MS, signal).catch(() => {});
     }

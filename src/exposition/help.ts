@@ -13,7 +13,8 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
     "Prefetch requests of which only the beginning fits into shared memory, so the rest is computed.",
   plans_windowed:
     "Restores of prompts larger than shared memory, whose blocks pass through it window by window.",
-  plans_loaded_early: "Restores whose first blocks the engine loaded while others came.",
+  plans_loaded_early:
+    "Restores whose first blocks the engine loaded while later blocks were fetched.",
   handoffs: "Prefetch requests for prompts that another engine computed and handed over.",
   handoffs_late:
     "Handed-over prompts whose blocks were not all stored in time; the engine computes the rest.",
@@ -40,11 +41,11 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   bytes_saved: "Decoded bytes of the blocks that a vault accepted.",
   bytes_sent: "Record bytes of the blocks that a vault accepted.",
   saves_present: "Blocks not sent because the vault already held them.",
-  saves_held_back: "Times that saves waited to leave the link to a restore.",
+  saves_held_back: "Times that saves waited so that a restore had the link.",
   copies_missing: "Blocks in arenas that were missing from their vault.",
   copies_offered: "Missing blocks that the sidecar offered again and the vault now holds.",
   copies_recalled:
-    "Records that another vault gave for it, so that lossy blocks are stored again unchanged.",
+    "Lossy records that the sidecar fetched from another vault to offer them again unchanged.",
   copies_sent_bytes: "Record bytes of blocks offered again.",
   shared_saved: "Records for a vault that this machine's shared memory also accepted.",
   shared_present: "Records for a vault that this machine's shared memory already held.",
@@ -52,9 +53,10 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   replicas_saved: "Second copies that another vault accepted.",
   replicas_present: "Second copies that another vault already held.",
   replicas_sent_bytes: "Record bytes of second copies.",
-  replicas_dropped: "Second copies not stored: no other vault was up, or saves needed the memory.",
+  replicas_dropped:
+    "Second copies not stored, because no other vault was up or saves needed the memory.",
   blocks_failed_over:
-    "Blocks that one vault did not deliver and the sidecar requested from another.",
+    "Blocks that one vault did not deliver and the sidecar requested from another vault.",
   bad_records: "Records from vaults that failed verification.",
   records_unopened: "Sealed records that none of this machine's keys opens.",
   fetch_stalls: "Fetches aborted because no byte arrived for [restore] stall_ms.",

@@ -89,7 +89,7 @@ export class OtlpExporter implements Running {
       this.drop(spans.length);
       logger.warn(
         { endpoint, reason: fetchReason(error) },
-        "the collector of traces took no spans",
+        "the collector of traces accepted no spans",
       );
     }
   }

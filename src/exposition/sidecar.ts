@@ -98,9 +98,10 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
         eachVault(status, (vault) => vault[name]),
       ),
     ),
-    ...Object.entries(OF_STORES).map(([name, { prefix, label, help }]) =>
-      counter(`${own}_${name}`, help, ofStores(status, prefix, label)),
-    ),
+    ...Object.entries(OF_STORES).map(([name, { prefix, label, help }]) => ({
+      ...counter(`${own}_${name}`, help, ofStores(status, prefix, label)),
+      label,
+    })),
     ...Object.entries(status.times).map(([name, times]) =>
       histogramFamily(`${own}_${name}_seconds`, TIMES[name] ?? name, [{ of: times }]),
     ),
@@ -172,12 +173,12 @@ const OF_STORES = {
   store_refusals: {
     prefix: "refused_",
     label: "reason",
-    help: "Requests that Valkey or a bucket refused, by the first word of its answer; one sample of 0 where there is no such store.",
+    help: "Requests that Valkey or a bucket refused, by the first word of its answer; one sample of 0 where no such store is configured.",
   },
   store_requests: {
     prefix: "requests_",
     label: "what",
-    help: "Requests to a bucket (reads, writes) and their bytes (read_bytes, written_bytes); one sample of 0 where there is none.",
+    help: "Requests to a bucket (reads, writes) and their bytes (read_bytes, written_bytes); one sample of 0 where no bucket is configured.",
   },
 } as const;
 

@@ -135,7 +135,7 @@ export class Roster {
     if (follow === undefined || events === null) return;
     const { logger } = this.#options;
     if (count > GATEWAY_RANKS_MAX) {
-      const fix = "ranks beyond that number get no requests for what they hold";
+      const fix = "the gateway does not follow the blocks of ranks beyond that number";
       logger.warn(
         { engine: engine.name, count, most: GATEWAY_RANKS_MAX, fix },
         "ranks are left out",
@@ -218,11 +218,7 @@ export class Roster {
     const { logger } = this.#options;
     const most = GATEWAY_ENGINES_MAX;
     if (objection !== null) logger.warn({ engine, reason: objection }, "an engine is left out");
-    else
-      logger.warn(
-        { engine, most },
-        "an engine is left out: the gateway has as many as it can serve",
-      );
+    else logger.warn({ engine, most }, "an engine is left out: the gateway serves no more engines");
   }
 
   /** Removes an engine; its requests in flight are finished. */

@@ -32,9 +32,11 @@ export interface VaultStatus {
   isLent: boolean;
   /** Its part of the class's blocks; 0: it has left the pool, or is being drained. */
   share: number;
+  /** Whether it takes no new records, because it is being drained. */
   isDraining: boolean;
-  /** Blocks of look-ups missing there although a deeper one was held, and blocks found there for another owner. */
+  /** Blocks missing there although a later block of the same prompt was held. */
   holes: number;
+  /** Blocks found there although another vault owns them. */
   moved: number;
   /** Form chosen by `[codec] kv = "auto"`; null: none went there, or the codec is fixed. */
   form: Form | null;
@@ -63,13 +65,17 @@ export interface SidecarStatus {
   vaults: Record<RecordClass, VaultStatus[]>;
   /** Codec of attention KV, or all codecs in use where vaults differ. */
   kvCodec: string;
+  /** Blocks that wait to be saved. */
   saves: { queuedBlocks: number; queuedBytes: number };
+  /** Counts since the sidecar's start ([metrics](metrics.md) without `tierkv_sidecar_`). */
   counters: Record<string, number>;
   /** Durations of the parts of requests. */
   times: Record<SidecarTime, HistogramSnapshot>;
+  /** Savings by restores. */
   ledger: LedgerStatus;
   /** Latest restores, newest last. */
   restores: Account[];
+  /** Time and bytes stored between two uses of a block. */
   reuse: ReuseStatus;
 }
 

@@ -154,7 +154,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
   if (!isLocal(config.listen) && security === null) {
     logger.warn(
       { address: listener.address },
-      "insecure_lan: whoever reaches this address may read and write what prompts were made of",
+      "insecure_lan: everybody who reaches this address can read and write cached data of prompts",
     );
   }
   vault.rates = new Rates(() => movedOf(vault));

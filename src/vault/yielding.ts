@@ -117,7 +117,10 @@ export class YieldingVault implements RunningVault {
     this.#state = "paused";
     this.#pausedMs = nowMs();
     await this.#vault.pause();
-    logger.info({ awayMs }, "somebody uses this machine: the vault is silent until they have left");
+    logger.info(
+      { awayMs },
+      "somebody uses this machine: the vault serves nobody until the machine is free",
+    );
   }
 
   async #release(): Promise<void> {
@@ -126,7 +129,7 @@ export class YieldingVault implements RunningVault {
     this.#last = { counts: this.#vault.counts(), stats: this.#vault.stats() };
     this.#state = "released";
     await this.#vault.close();
-    this.#options.logger.info("the vault's memory is given back: what it has on disk stays");
+    this.#options.logger.info("the vault has freed its memory; records on disk stay");
   }
 
   /** Returns false when the user left or the vault is closing. */
@@ -142,7 +145,8 @@ export class YieldingVault implements RunningVault {
       await handOver.run(this.#vault, ended.signal);
     } catch (error) {
       const reason = toTierkvError(error).message;
-      if (!ended.signal.aborted) logger.warn({ reason }, "not all that is hot was given to others");
+      if (!ended.signal.aborted)
+        logger.warn({ reason }, "not all records in use were sent to other vaults");
     } finally {
       clearInterval(timer);
     }

@@ -16,8 +16,10 @@ test("docs/config.md is current: `node bin/tierkv.js config docs > docs/config.m
   expect(read("docs/config.md")).toBe(renderDocs());
 });
 
-test("the example is a good configuration", () => {
-  expect(checkConfig(renderExample(), "e.toml", {}).problems).toEqual([]);
+test("the example is a good configuration, and stores blocks as no configuration does", () => {
+  const { config, problems } = checkConfig(renderExample(), "e.toml", {});
+  expect(problems).toEqual([]);
+  expect([config?.turboQuant.enabled, config?.codec.kv]).toEqual([null, "auto"]);
 });
 
 test("every setting of the example is good when its comment mark is taken away", () => {

@@ -24,6 +24,8 @@ async function gatewayRows(): Promise<Row[]> {
   figures.retried("e");
   figures.broken("e");
   figures.lookedUp("found", 1);
+  figures.handedOver("e", true);
+  figures.tokenized("engine");
   return rowsOfText(await figures.text());
 }
 

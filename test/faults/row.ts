@@ -21,4 +21,4 @@ export const row = (
 ): FaultRow => ({ id, fault, behaviour, tests, ...rest });
 
 /** Reason why load would prove nothing. */
-export const AT_START = { unloaded: "settled before anything is served" };
+export const AT_START = { unloaded: "happens before anything is served" };

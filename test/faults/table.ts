@@ -18,50 +18,62 @@ const RUST = "crates/core/tests/";
 const SHIM = "python-shim/tests/";
 
 /** Reason why no other load is needed. */
-const OWN_LOAD = { unloaded: "is a load of its own, before simulated engines" };
+const OWN_LOAD = { unloaded: "the test makes a load of its own, with simulated engines" };
 /** Reason why load would prove nothing. */
-const BY_NAME = { unloaded: "settled by the names of things, whatever the traffic" };
+const BY_NAME = { unloaded: "depends on names, not on traffic" };
 
 export const FAULTS: readonly FaultRow[] = [
   row(
     "F1",
     "vault killed, idle or while it reads or writes",
-    "reads become misses within the deadline, writes are dropped and counted, no request fails",
+    "reads become misses within the deadline; writes are dropped and counted; no request fails",
     [PROCESSES, ENGINE, "test/engine/test_deaths.py", "test/client/vault/vault-client.test.ts"],
   ),
-  row("F2", "vault restarts with its memory lost", "a new epoch; misses only", [
-    PROCESSES,
-    "test/client/vault/vault-client.test.ts",
-  ]),
+  row(
+    "F2",
+    "vault restarts with its memory lost",
+    "clients notice the restart by its new epoch; all that was held is a miss",
+    [PROCESSES, "test/client/vault/vault-client.test.ts"],
+  ),
   row(
     "F3",
     "vault restarts with its disk",
-    "the index is rebuilt, every record that is served is verified, misses are answered at once meanwhile",
+    "the vault rebuilds its index, verifies each record before it serves it, and answers misses at once meanwhile",
     [PROCESSES, "test/vault/server.kill.test.ts"],
   ),
   row(
     "F4",
     "slow vault (ten times the latency, a trickle)",
-    "deadlines hold, and nobody else waits",
+    "deadlines hold, and requests that need another vault do not wait",
     [NETWORK, "test/client/vault/lanes.test.ts"],
   ),
-  row("F5", "network partition, also one way", "as F1; found again when it has healed", [NETWORK]),
   row(
-    "F6",
-    "half-open TCP: the peer is gone without a word",
-    "found within the deadlines; bytes in buffers never count as stored",
+    "F5",
+    "network partition, also one way",
+    "as F1; the vault is used again once the network is whole",
     [NETWORK],
   ),
-  row("F7", "lost and reordered packets", "correct, only slower", [
+  row(
+    "F6",
+    "half-open TCP: the peer is gone and no packet says so",
+    "noticed within the deadlines; bytes in buffers never count as stored",
+    [NETWORK],
+  ),
+  row("F7", "lost and reordered packets", "all bytes are right; transfers are only slower", [
     NETWORK,
     "test/faults/packets.test.ts",
     "test/faults/soak.test.ts",
   ]),
-  row("F8", "connection reset in mid-frame", "the part is discarded, its slot returns", [NETWORK]),
+  row(
+    "F8",
+    "connection reset in mid-frame",
+    "the received part is discarded, and its slot is free again",
+    [NETWORK],
+  ),
   row(
     "F9",
     "bit flip in flight, at rest, in memory",
-    "found, counted, the record is quarantined, a miss",
+    "the flip is found and counted, the record is quarantined, and the block is a miss",
     [
       NETWORK,
       ROWS,
@@ -75,7 +87,7 @@ export const FAULTS: readonly FaultRow[] = [
   row(
     "F10",
     "truncated, oversize, empty, repeated or reordered frame",
-    "a typed refusal, the connection ends, nothing is allocated beyond the limit",
+    "the frame is refused with a code, the connection ends, and nothing is allocated beyond the limit",
     [
       NETWORK,
       ROWS,
@@ -87,15 +99,16 @@ export const FAULTS: readonly FaultRow[] = [
       `${SHIM}test_damaged.py`,
     ],
   ),
-  row("F11", "right checksum under the wrong key", "identity lies in the checked header: a miss", [
-    ROWS,
-    "test/sidecar/restore/restore.faults.test.ts",
-    "test/vault/server.stores.test.ts",
-  ]),
+  row(
+    "F11",
+    "right checksum under the wrong key",
+    "a miss, because the checked header contains the record's identity",
+    [ROWS, "test/sidecar/restore/restore.faults.test.ts", "test/vault/server.stores.test.ts"],
+  ),
   row(
     "F12",
     "disk full or read-only",
-    "reads go on, writing stops, memory serves, an alarm; never half a record",
+    "reads go on, writes stop, memory serves records, and the vault raises an alarm; half a record is never readable",
     [
       PROCESSES,
       "test/vault/state/disk-watch.test.ts",
@@ -106,27 +119,28 @@ export const FAULTS: readonly FaultRow[] = [
   row(
     "F13",
     "EIO, short write, failed sync, torn segment",
-    "the segment is given up; after a failed sync nothing in it is durable",
+    "the vault gives the segment up; after a failed sync nothing in it counts as durable",
     [`${RUST}lanes/failpoints.rs`, `${RUST}disk_faults.rs`, `${RUST}disk_damage.rs`],
   ),
-  row("F14", "slow or hung disk", "it has its own threads and a time limit; the network lives", [
-    "test/faults/disk.test.ts",
-    `${RUST}disk_faults.rs`,
-    `${RUST}lanes/slow.rs`,
-  ]),
+  row(
+    "F14",
+    "slow or hung disk",
+    "disk work has its own threads and a time limit, so network work goes on",
+    ["test/faults/disk.test.ts", `${RUST}disk_faults.rs`, `${RUST}lanes/slow.rs`],
+  ),
   row("F15", "the wall clock jumps", "deadlines, leases and lifetimes follow the monotonic clock", [
     PROCESSES,
   ]),
   row(
     "F16",
     "process pauses longer than any lease",
-    "what it held is stale when it goes on, and refused",
+    "when it goes on, what it held is stale, and is refused",
     [PROCESSES],
   ),
   row(
     "F17",
     "memory limit reached, process killed for memory",
-    "evicts first; if killed, it is started again and the engine serves on",
+    "the process evicts first; if it is killed, it is started again, and the engine goes on serving",
     [
       "test/faults/memory.test.ts",
       "test/sidecar/process/oom.test.ts",
@@ -137,10 +151,10 @@ export const FAULTS: readonly FaultRow[] = [
   row(
     "F18",
     "sidecar crashes",
-    "the shim passes it by at once and connects again; slots that an engine reads stay",
+    "the shim goes on without it at once, and connects again; slots that an engine is reading stay",
     ["test/sidecar/sidecar.kill.test.ts", ENGINE, `${SHIM}test_arena.py`],
   ),
-  row("F19", "sidecar hangs", "the shim's deadline; no engine thread waits", [
+  row("F19", "sidecar hangs", "the shim's deadline ends the wait; no engine thread waits", [
     PROCESSES,
     ENGINE,
     `${SHIM}test_channel.py`,
@@ -148,27 +162,33 @@ export const FAULTS: readonly FaultRow[] = [
   row(
     "F20",
     "engine crashes while it saves or loads",
-    "its slots return, and nothing unsealed is ever readable",
+    "its slots are free again, and nothing unfinished is ever readable",
     [PROCESSES, "test/sidecar/engine/engine.test.ts", "test/engine/test_kills.py"],
   ),
-  row("F21", "shared memory left after a crash", "swept at the next start", [
+  row("F21", "shared memory left after a crash", "removed at the next start", [
     PROCESSES,
     `${RUST}arena.rs`,
   ]),
-  row("F22", "a peer truncates the shared memory", "size seals refuse it", [`${RUST}arena.rs`], {
-    unloaded: "the kernel refuses the one call that it is",
-  }),
+  row(
+    "F22",
+    "a peer truncates the shared memory",
+    "the memory is sealed against a change of its size",
+    [`${RUST}arena.rs`],
+    {
+      unloaded: "it is one call, which the kernel refuses",
+    },
+  ),
   row(
     "F23",
-    "Python attaches to a segment",
-    "the resource tracker never hears of ours, so that it cannot unlink them",
+    "Python attaches to shared memory",
+    "Python's resource tracker never learns of our segments, so it cannot remove them",
     [`${SHIM}test_arena.py`],
     AT_START,
   ),
   row(
     "F24",
     "other versions of shim, sidecar, vault",
-    "works, or is refused with both versions named",
+    "it works, or is refused with both versions named",
     [
       PEERS,
       "test/vault/calls/records.test.ts",
@@ -179,7 +199,7 @@ export const FAULTS: readonly FaultRow[] = [
   row(
     "F25",
     "same hash, other model, weights, LoRA, parallelism, dtype or layout",
-    "another namespace, so no hit",
+    "another namespace, so there is no hit",
     [
       `${SHIM}test_namespace.py`,
       `${SHIM}test_weights.py`,
@@ -194,39 +214,43 @@ export const FAULTS: readonly FaultRow[] = [
   row(
     "F26",
     "two engines of different configuration on one vault",
-    "both work, apart",
+    "both work, and share no blocks",
     ["test/sidecar/engine/engine.test.ts"],
     BY_NAME,
   ),
   row(
     "F27",
     "colliding hashes",
-    "256 bits, never shortened; weak hashes are refused by name",
+    "hashes have 256 bits and are never shortened; weak hashes are refused by name",
     ["test/base/block.test.ts", `${SHIM}test_namespace.py`],
     BY_NAME,
   ),
-  row("F28", "ranks disagree after an eviction", "a block counts only with all its shards", [
-    ROWS,
-    "test/sidecar/engine/engine.test.ts",
-  ]),
-  row("F29", "two engines store the same key", "the first is kept, the other sends nothing", [
-    ROWS,
-    "test/vault/server.stores.test.ts",
-  ]),
+  row(
+    "F28",
+    "ranks disagree after an eviction",
+    "a block counts as held only if all its shards are",
+    [ROWS, "test/sidecar/engine/engine.test.ts"],
+  ),
+  row(
+    "F29",
+    "two engines store the same key",
+    "the vault keeps the first record, and the second engine sends nothing",
+    [ROWS, "test/vault/server.stores.test.ts"],
+  ),
   row(
     "F30",
-    "eviction while it is read",
-    "pins hold what is being sent; who comes later sees a miss",
+    "a record is evicted while it is read",
+    "a record that is being sent stays until it is sent; later requests miss",
     [ROWS, "test/sidecar/restore/restore.faults.test.ts"],
   ),
   row(
     "F31",
     "a load fails, again and again",
-    "the request computes, once",
+    "the engine computes the prompt, once",
     [`${SHIM}test_worker.py`, `${SHIM}test_scheduler.py`],
-    { unloaded: "the shim alone, request by request" },
+    { unloaded: "the tests run the shim alone, request by request" },
   ),
-  row("F32", "a queue is full", "saves are dropped and counted, restores end as a miss", [
+  row("F32", "a queue is full", "saves are dropped and counted; restores end as a miss", [
     ROWS,
     "test/sidecar/sidecar.queues.test.ts",
     "test/sidecar/save/save.test.ts",
@@ -240,22 +264,22 @@ export const FAULTS: readonly FaultRow[] = [
   ]),
   row(
     "F34",
-    "everybody returns at once after a recovery",
-    "probes are spread by chance",
+    "all sidecars return at once after a recovery",
+    "each sends its probes at random times",
     ["test/client/breaker.jitter.test.ts", "test/client/breaker.test.ts"],
-    { unloaded: "a matter of chance, drawn many times, not of traffic" },
+    { unloaded: "the tests draw the random times, which do not depend on traffic" },
   ),
   row(
     "F35",
     "the ring changes: engines or vaults come and go",
-    "no wrong owner answers; vaults that owned a block before are asked, too, and what arenas hold moves to its owner",
+    "no wrong owner answers; sidecars also ask the vaults that owned a block before, and send the blocks of their arenas to the new owner",
     ["test/gateway/front/sequences.test.ts", "test/sidecar/sidecar.members.test.ts"],
     BY_NAME,
   ),
   row(
     "F36",
     "many connections, slow senders, silent sockets",
-    "caps and time limits; others are served",
+    "connections have caps and time limits, and other clients are served",
     [
       ROWS,
       "test/vault/server.overload.test.ts",
@@ -267,7 +291,7 @@ export const FAULTS: readonly FaultRow[] = [
       `${RUST}lanes/bounds.rs`,
     ],
   ),
-  row("F37", "huge requests", "refused before anything is allocated, with the limit", [
+  row("F37", "huge requests", "refused before anything is allocated; the refusal names the limit", [
     ROWS,
     "test/vault/server.overload.test.ts",
     "test/sidecar/sidecar.overload.test.ts",
@@ -277,14 +301,14 @@ export const FAULTS: readonly FaultRow[] = [
   row(
     "F38",
     "a stranger on the LAN",
-    "refused before a body is read, counted, cut off",
+    "refused before a body is read, counted, and cut off after several attempts",
     ["test/vault/access/gate.test.ts"],
-    { unloaded: "every call of every kind, one by one, each before its body is read" },
+    { unloaded: "the tests make every kind of call, one by one" },
   ),
   row(
     "F39",
     "another user of the machine",
-    "refused by the kernel, and by who asks it",
+    "the kernel refuses by file modes, and the process refuses by the peer's user, which it asks the kernel for",
     [
       "test/base/socket-file.peers.test.ts",
       "test/base/own-file.test.ts",
@@ -293,32 +317,32 @@ export const FAULTS: readonly FaultRow[] = [
       "python-shim/tests/test_dial.py",
       `${RUST}folder.rs`,
     ],
-    { unloaded: "needs a second user of the machine; settled as a connection opens" },
+    { unloaded: "needs a second user of the machine, and happens as a connection opens" },
   ),
-  row("F40", "HTTP/2 floods", "the connection ends, memory stays bounded", [
+  row("F40", "HTTP/2 floods", "the connection ends, and memory stays bounded", [
     ROWS,
     "test/vault/server.overload.test.ts",
   ]),
   row(
     "F41",
-    "one tenant floods the others out",
-    "quotas in memory and on disk: who is over its own gives way",
+    "one tenant floods the other tenants out",
+    "tenants have quotas in memory and on disk; the tenant above its quota gives way",
     [`${RUST}store_tenants.rs`, `${RUST}disk_tenants.rs`],
     {
       unloaded:
-        "is itself a load, of five tenants, in the store and in test/vault/server.tenants.test.ts",
+        "the test is itself a load, of five tenants; test/vault/server.tenants.test.ts is another",
     },
   ),
   row(
     "F42",
     "a decompression bomb",
-    "compressed messages are refused; a codec's output has the size its header says",
+    "compressed messages are refused; a codec writes no more bytes than the record's header says",
     [PEERS],
   ),
   row(
     "F43",
     "mistakes in the configuration",
-    "the start is refused, with the nearest key",
+    "the start is refused, and the error names the nearest key",
     ["test/config/check.keys.test.ts"],
     AT_START,
   ),
@@ -331,27 +355,27 @@ export const FAULTS: readonly FaultRow[] = [
   row(
     "F45",
     "SIGTERM under load, twice; SIGINT at start",
-    "drains within its time, ends with 0; the second ends it at once",
+    "the process finishes its work within its time, and ends with exit code 0; the second signal ends it at once",
     [PROCESSES, "test/cli/main.test.ts", "test/base/lifecycle.test.ts"],
   ),
   row(
     "F46",
     "a gateway's backend dies in mid-stream",
-    "an error event or a broken connection, never a part that looks whole",
+    "the client gets an error event or a broken connection, never a part that looks whole",
     ["test/gateway/front/forward.deaths.test.ts"],
     OWN_LOAD,
   ),
   row(
     "F47",
     "a wrong stream of KV events",
-    "routing gets worse, never wrong",
+    "the gateway chooses worse engines; no answer is wrong",
     ["test/gateway/events/feed.storm.test.ts", "test/gateway/index/index-of-blocks.fuzz.test.ts"],
     OWN_LOAD,
   ),
   row(
     "F48",
     "weights are replaced in a running engine",
-    "nothing old is restored, what waits to be saved is dropped, no other engine meets what the new ones compute",
+    "nothing old is restored, waiting saves are dropped, and no other engine gets blocks that the new weights compute",
     ["test/engine/test_weights.py"],
     BY_NAME,
   ),

@@ -248,6 +248,13 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
     }
   });
 
+  test("blocks come back bit for bit, unless the chart's user writes otherwise", () => {
+    const byDefault = configOf(render(), "engine");
+    expect([byDefault.turboQuant.enabled, byDefault.codec.kv]).toEqual([null, "auto"]);
+    const lossy = render("engine.extraConfig.turbo_quant.enabled=true");
+    expect(configOf(lossy, "engine").turboQuant.enabled).toBe(true);
+  });
+
   /** Files of the Secret that the pods of a part are given. */
   const givenTo = (all: readonly Rendered[], part: string): string[] => {
     const pod = workloads(all).find(({ metadata }) => metadata.name === `x-tierkv-${part}`)!;

@@ -61,15 +61,15 @@ const LINES: readonly Line[] = [
     no: { "0.28.0": 1 },
   },
   { what: "sliding window and full attention (Gemma 3)", proof: `${RESTORES}[sliding window]` },
-  { what: "pages taken as they are", proof: `${RESTORES}[opaque pages]` },
+  { what: "pages of other kinds, stored byte for byte", proof: `${RESTORES}[opaque pages]` },
   { what: "fp8 cache", proof: `${RESTORES}[fp8 cache]` },
   { what: "latents (MLA)", proof: `${RESTORES}[latent]`, no: everywhere(3) },
   {
-    what: "aborted while it loads",
+    what: "a request is aborted while it loads",
     proof: "test_releases.py::test_a_request_that_is_aborted_while_it_loads_leaves_nothing[*]",
   },
   {
-    what: "preempted and restored again",
+    what: "a request is preempted, and restored again",
     proof: "test_releases.py::test_a_preempted_request_is_restored_again[*]",
     v2: "test_restore.py::test_a_preempted_request_is_restored_again",
   },
@@ -82,11 +82,11 @@ const LINES: readonly Line[] = [
     proof: `${RANKS}[2]`,
   },
   {
-    what: "the same, one KV head on both, stored once",
+    what: "two ranks with the same KV head, stored once",
     proof: `${RANKS}[1]`,
   },
   {
-    what: "speculative decoding from the prompt",
+    what: "speculative decoding by n-grams of the prompt",
     proof: `${BESIDE}test_with_speculative_decoding_only_what_was_accepted_comes_back`,
   },
   {
@@ -97,26 +97,26 @@ const LINES: readonly Line[] = [
     what: "a tier behind vLLM's own offloading (experimental)",
     proof: `test_tier.py::test_chunks_come_back_after_the_primary_tier_was_reset_and_in_another_engine`,
   },
-  { what: "pooling: runs untouched", proof: `${BESIDE}test_a_pooling_model_runs_untouched` },
+  { what: "pooling models run untouched", proof: `${BESIDE}test_a_pooling_model_runs_untouched` },
   {
-    what: "prompts given as embeddings: run untouched",
+    what: "prompts given as embeddings run untouched",
     proof: `${BESIDE}test_a_prompt_given_as_embeddings_runs_untouched`,
   },
   {
-    what: "INT8, full attention: pages within the codec's bound",
+    what: "INT8, full attention: values within the codec's bound",
     proof: `${WITHIN}restored_pages_lie_within_the_codecs_bound[bfloat16]`,
   },
   {
-    what: "the same, sliding window",
+    what: "INT8, sliding window: values within the codec's bound",
     proof: `${WITHIN}windows_and_whole_attention_lie_within_the_codecs_bound`,
   },
   {
-    what: "recurrent states in bf16, within its bound",
+    what: "recurrent states in bf16: values within that form's bound",
     proof: `${WITHIN}restored_states_lie_within_the_bound_of_their_form[bf16-float32]`,
     no: { "0.28.0": 1 },
   },
   {
-    what: "recurrent states in INT8, within its bound",
+    what: "recurrent states in INT8: values within that form's bound",
     proof: `${WITHIN}restored_states_lie_within_the_bound_of_their_form[int8-float32]`,
     no: { "0.28.0": 1 },
   },
@@ -125,16 +125,16 @@ const LINES: readonly Line[] = [
     proof: "test_ranks.py::test_two_stages_of_a_pipeline_save_and_restore_every_block_together",
   },
   {
-    what: "steps scheduled ahead (asynchronous scheduling)",
+    what: "asynchronous scheduling",
     proof: "",
     no: everywhere(2),
   },
   {
-    what: "LoRA: adapters run untouched beside what is restored",
+    what: "LoRA: requests with adapters run untouched beside restored requests",
     proof: `${BESIDE}test_adapters_run_untouched_beside_requests_that_are_restored`,
   },
   {
-    what: "pictures: found again, never taken for another",
+    what: "pictures: blocks with a picture are found again, and never for another picture",
     proof: `${BESIDE}test_a_picture_is_found_again_and_never_taken_for_another`,
     no: { "0.28.0": 4 },
   },
@@ -142,10 +142,14 @@ const LINES: readonly Line[] = [
     what: "200 requests or more at once on a tiny cache, full attention",
     proof: `${PRESSED}[full attention]`,
   },
-  { what: "the same, sliding window", proof: `${PRESSED}[sliding window]` },
-  { what: "the same, hybrid: pages only", proof: `${PRESSED}[hybrid]`, no: { "0.28.0": 1 } },
+  { what: "the same with a sliding window", proof: `${PRESSED}[sliding window]` },
   {
-    what: "conversations, hybrid: 0.9 of the ideal found",
+    what: "the same with a hybrid model: pages only",
+    proof: `${PRESSED}[hybrid]`,
+    no: { "0.28.0": 1 },
+  },
+  {
+    what: "conversations, hybrid: at least 0.9 of what an ideal cache would find",
     proof: `${FOUND}[hybrid]`,
     no: { "0.28.0": 1 },
   },
@@ -154,14 +158,14 @@ const LINES: readonly Line[] = [
     proof: `${FOUND}[hybrid, one KV head]`,
     no: { "0.28.0": 1 },
   },
-  { what: "conversations, window: 0.9 of the ideal found", proof: `${FOUND}[sliding window]` },
-  { what: "conversations, fp8 cache: 0.9 of the ideal found", proof: `${FOUND}[fp8 cache]` },
+  { what: "conversations, sliding window: at least 0.9", proof: `${FOUND}[sliding window]` },
+  { what: "conversations, fp8 cache: at least 0.9", proof: `${FOUND}[fp8 cache]` },
   {
-    what: "conversations, full attention: 0.9 of the ideal found",
+    what: "conversations, full attention: at least 0.9",
     proof: `${FOUND}[full attention]`,
   },
   {
-    what: "conversations, two tensor-parallel ranks: 0.9 of the ideal found",
+    what: "conversations, two tensor-parallel ranks: at least 0.9",
     proof: `${FOUND}[two ranks]`,
   },
 ];
@@ -198,11 +202,11 @@ const MLX_LINES: readonly (readonly [string, string])[] = [
   ["ArraysCache and KVCache (Qwen3-Next, GDN)", `${KEPT}[hybrid]`],
   ["CacheList of ArraysCache and KVCache (Falcon H1)", `${KEPT}[list]`],
   [
-    "KVCache in INT8: within a process that never becomes an exact one",
+    "KVCache in INT8: a process that holds INT8 never counts as exact",
     "test_mlx.py::test_a_process_that_holds_int8_never_becomes_an_exact_one",
   ],
-  ["other weights, and prompts in another order: nothing shared", `${STRANGER}[llama]`],
-  ["the same with sliding windows", `${STRANGER}[window]`],
+  ["other weights, and tokens in another order, share nothing", `${STRANGER}[llama]`],
+  ["the same with a sliding window", `${STRANGER}[window]`],
   [
     "`python -m tierkv.mlx.server`, killed and started again",
     "test_mlx.py::test_a_server_that_is_started_again_goes_on_where_the_killed_one_was",
@@ -258,11 +262,11 @@ const SGLANG_LINES: readonly (readonly [string, string])[] = [
     "test_sglang_pools.py::test_ranks_of_mla_share_the_first_ones_pages",
   ],
   [
-    "other weights, adapters, arguments, shapes, types, ranks: another name",
+    "other weights, adapters, arguments, shapes, types or ranks give another namespace",
     "test_sglang_pools.py::test_everything_that_could_change_a_value_is_in_the_name",
   ],
   [
-    "windows, states, linkers: refused by name",
+    "windows, states and linkers are refused by name",
     "test_sglang_pools.py::test_what_is_not_carried_is_refused_by_name",
   ],
 ];
@@ -282,7 +286,7 @@ function alone(
 }
 
 export function renderCompatibilityPage(results: Results, gpu: GpuResults): string {
-  const head = ["model runner V1, but for the last", ...RELEASES, ON_V2];
+  const head = ["", ...RELEASES, ON_V2];
   const rows = LINES.map((line) => [
     line.what,
     ...RELEASES.map((release) => cell(line, release, results)),
@@ -301,76 +305,95 @@ ${gpuTable(gpu)}
 
 ${alone("SGLang 0.5.23, Linux on a CPU", SGLANG_LINES, results["sglang"] ?? {})}
 
-SGLang's own server, scheduler, HiCache and pools ran, with torch's attention; its compiled kernels and the page copies of GPUs are replaced by stand-ins (test/engine/harness/sglang_cpu)
-([how](how-to/sglang.md)). Not run: any GPU, published weights, MLA in the server (its pools ran), LoRA in the server (SGLang asks for an
-NVIDIA driver), tensor-parallel ranks in the server (their pools ran), pipeline and context parallelism, data-parallel attention, speculative decoding, \`--hicache-host-memory-mode buffer_only\`, storage attached to a running server, and the back-ends of LMCache and Mooncake beside ours.
+SGLang's own server, scheduler, HiCache and pools ran, with torch's attention. Stand-ins replace its compiled kernels and the page copies of GPUs (test/engine/harness/sglang_cpu). How to use it: [SGLang](how-to/sglang.md).
+
+Not run:
+
+- any GPU, published weights, pipeline and context parallelism, data-parallel attention, speculative decoding, \`--hicache-host-memory-mode buffer_only\`, storage attached to a running server, and the back-ends of LMCache and Mooncake beside ours;
+- in the server, MLA and tensor-parallel ranks (their pools ran), and LoRA (SGLang asks for an NVIDIA driver).
 
 ## mlx-lm and EXO
 
 ${alone("mlx 0.32.4, mlx-lm 0.32.2, Linux on a CPU", MLX_LINES, results["mlx-lm"] ?? {})}
 
-"yes" means: kept by a process that is then killed, restored by the next one, at least 0.9 of the prompt, logits bit for bit those of its own prompt cache (INT8 apart)
-([how](how-to/mlx.md)). Not run: any Apple GPU, MLX on CUDA, macOS (tests took Linux's own calls away from the shim instead), models split over machines (nothing is kept of them), EXO as a whole: its Rust
-part and its fork of mlx-lm cannot be installed here, so its real class ran with PyPI's mlx-lm in an environment of Python 3.13.
+"yes" means: a process stored the caches and was killed; the next process restored at least 0.9 of the prompt, with the logits that its own prompt cache gives, bit for bit (except INT8). How to use it: [mlx-lm and EXO](how-to/mlx.md).
+
+Not run:
+
+- any Apple GPU, MLX on CUDA, and macOS (tests take Linux's own calls away from the shim instead);
+- models split over machines, of which nothing is stored;
+- EXO as a whole. Its Rust part and its fork of mlx-lm cannot be installed here, so its real class ran with PyPI's mlx-lm, in an environment of Python 3.13.
 `;
 }
 
 const INTRODUCTION = `# Models and releases
 
-What the tests have run, by vLLM release; generated from their outcomes (test/engine/results.json) by
-test/engine/compatibility.test.ts. For a kind of model
-"yes" means: saved by one engine, restored by another, tokens as the engine's own prefix hit gives them, pages byte for byte as they were computed. "not
-run": nothing forbids it, and no run is on record. The runs of the table are on a CPU; [another table](#on-a-gpu) has those on a GPU. The last column is of model runner V2, which vLLM runs on GPUs: its Triton kernels ran in Triton's own interpreter
-([decision 0102](decisions/0102-how-faults-are-made.md)), a hundred times slower, so that only some of the lines did.
+This page says what the tests have run. test/engine/compatibility.test.ts generates it from their outcomes (test/engine/results.json).
+
+| word | meaning |
+| --- | --- |
+| yes | One engine saved the blocks and another restored them. The tokens are those of the engine's own prefix hit, and the pages have the bytes that were computed |
+| no (N) | It cannot be run; note N below the table says why |
+| not run | Nothing forbids it, and no run is on record |
+
+These runs were on a CPU; [another table](#on-a-gpu) has the runs on a GPU. The first columns are releases of vLLM with model runner V1. The last column is model runner V2, which vLLM uses on GPUs.
+Here its Triton kernels ran in Triton's own interpreter ([decision 0102](decisions/0102-how-faults-are-made.md)), a hundred times slower, so only some lines were run.
 `;
 
-const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only (\`partial_tail_offloads\`), whole boundaries came with 0.29
+const REASONS = `1. tierKV refuses it at start, by name. 0.28 hands over recurrent states only at places within a block (\`partial_tail_offloads\`); states at whole boundaries came with 0.29
    (vLLM #51358).
-2. vLLM turns asynchronous scheduling off on a CPU (vLLM #31525, vllm/platforms/cpu.py), so it cannot be run here (once on a GPU: [bench/gpu](../bench/gpu/README.md)); blocks are named by the step that computes
-   them, and held until they are copied, which does not depend on when the next step is scheduled.
-3. vLLM computes on from cached latents on CPUs with AMX only, from 0.29 on (vLLM #52616); elsewhere it turns prefix caching off for MLA (vLLM #49453,
-   vllm/platforms/cpu.py), and then there is nothing to restore. The test runs where the CPU has AMX; the specs are tested on their own.
-4. The LLaVA of 0.28.0 imports \`PixtralRotaryEmbedding\`, which the transformers of its lock (python-shim/releases/0.28.0.txt) no longer has: it does not start, without a
-   connector either.
+2. vLLM turns asynchronous scheduling off on a CPU (vLLM #31525, vllm/platforms/cpu.py). It ran once on a GPU ([bench/gpu](../bench/gpu/README.md)). Blocks are named by the step that computes
+   them and held until they are copied, whenever the next step is scheduled.
+3. Only on CPUs with AMX, and from 0.29 on, vLLM continues from cached latents (vLLM #52616). Elsewhere it turns prefix caching off for MLA (vLLM #49453,
+   vllm/platforms/cpu.py), so there is nothing to restore. The test runs where the CPU has AMX; other tests check the description of the pages.
+4. The LLaVA of 0.28.0 does not start, even without a connector: it imports \`PixtralRotaryEmbedding\`, which the transformers of its lock (python-shim/releases/0.28.0.txt) no longer has.
 
-- Every kind of KV-cache page is kept: K and V vectors canonically, everything else (8-bit and packed caches, latents, recurrent states, kinds the shim
-  does not know) byte for byte, in a namespace that names class and parameters; of an unknown kind vLLM itself says which blocks it needs.
-- vLLM takes fp8 caches on CPUs with AVX-512 or AMX only (vLLM #39445, \`_get_attn_isa\` of vllm/v1/attention/backends/cpu_attn.py), so their tests run only there; on
-  record is a run on a CPU with AVX-512.
-- Families, tried without weights: vLLM's own models of DeepSeek-V3 and V4, Kimi-K2, Kimi-K3, GLM-5, Gemma 3 and 4, Qwen3.5, Llama 4 and gpt-oss were built in small, and every
-  layer's page, compressors' and indexers' among them, came back byte for byte; so did the pages that each attention backend asks for (0.32.0; no kernel of theirs ran).
-- Refused at start on every release: context parallelism, \`--mamba-cache-mode\` other than \`align\`, and states of a whole sequence that are not vLLM's
-  MambaSpec, since nobody hands them over.
-- Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA
-  adapters; prompts given as embeddings. Groups that vLLM keeps out of prefix caching, and encoders, are left alone beside the others.
-- Blocks that show a picture bear vLLM's hash of its content in their names; the test has the same text around three pictures.
-- Engines of other block sizes share nothing, but for a hand-off to shorter blocks ([0133](decisions/0133-longer-blocks-are-cut.md)); other hand-offs are computed (\`shim_handoffs_foreign\`): vLLM's hashes are chains over blocks of its own
-  size, a record holds one block of its maker, and a slot takes one record. Four records of 32 tokens in a page of 128 need names and slots by range of tokens, which are not built.
-- Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA.
-- A pipeline on a CPU: vLLM's worker makes the tensors that a later stage receives only where it warms a compiled model up
-  (vllm/v1/worker/cpu_model_runner.py; no issue of vLLM's is known for it). An eager engine ends at its first request, without a connector, too,
-  unless a batch of nothing (\`execute_dummy_batch\`) was computed before, which the test does.
-- Ranks on several hosts (tensor or pipeline parallel): a sidecar knows the ranks of its own host alone, so nothing is saved or restored, and the engine computes;
-  \`tierkv status\` says how many ranks are connected. Engines of one host each share vaults.
-- vLLM refuses \`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\` beside any connector, unless its own allocator is on: \`--enable-sleep-mode\` is the way out where memory
-  runs out in pieces without it, as on GB10 machines. \`tierkv doctor\` names both. Not run: no machine of ours is one.
-- A load that fails is computed again: by request from 0.30 on, by block on 0.28 and 0.29, where vLLM takes blocks of one KV-cache group only
-  (vLLM #45474); an engine with several groups ends there rather than use pages that nobody filled.
-- A hybrid model's block is large (hundreds to thousands of tokens), and vLLM keeps states at few places: a prompt that is not longer than one block
-  can never be restored. \`shim_prompts_below_block\` counts those, and the engine's log says so once.
-- In vLLM's own metrics \`vllm:tierkv_restore_seconds\` is what requests waited for restored blocks, by \`tier\` (\`host\`: the sidecar's memory; \`vault\`).
-  Also \`vllm:tierkv_restored_tokens_total\`, \`vllm:tierkv_loaded_bytes_total\`, \`vllm:tierkv_offered_bytes_total\`, \`vllm:tierkv_restore_wait_seconds_total\`,
-  by \`reason\` \`vllm:tierkv_misses_total\` and \`vllm:tierkv_dropped_blocks_total\`, and what else the shim counts by \`event\` in \`vllm:tierkv_events_total\`.
-- CPUs with AMX: a fresh engine of 0.32.0 whose first step computes few tokens dies by SIGILL, without a connector, too: \`tilezero\` in
-  \`cpu_attn_amx.hpp\` uses tiles that nobody has asked Linux for (arch_prctl, ARCH_REQ_XCOMP_PERM; oneDNN asks before a larger step). To see it without us,
-  generate from a prompt of 4 tokens in a new eager engine (Qwen3, bf16, head dim 96, 6 heads, 3 KV heads, 5 layers, \`--block-size 32\`). The shim asks in each
-  worker, and leaves 64 tokens to compute until a step of 64 has run, there only. Read from the report, not run: no machine of ours has AMX.
-- With the package installed, \`"kv_connector": "TierKVConnector"\` is enough: it registers itself (\`vllm.general_plugins\`).
-- Sleep mode: while an engine of 0.33 or newer sleeps, the shim touches none of its pages; saves are dropped (\`dropped_save_asleep\`) and loads recomputed. Driven on
-  memory that is taken away behind its addresses; the release itself has no CPU build to run.
-- \`--prefix-match-unit\` below the page: restores are whole pages, so up to a page less than of an own hit comes back ([0148](decisions/0148-engines-of-other-kinds.md)).
-- \`--distributed-executor-backend external_launcher\` with several ranks: such an engine runs untouched, because every rank plans alone.
-- A release newer than the newest here starts with a warning that names what of the contract it lacks or adds; one older than 0.28 is refused.
+## What is stored, refused or left alone
 
-\`npm run test:nightly\` runs the releases, the whole suite on the oldest, and 300 requests for each shape that this machine runs.
+- **Stored:** every kind of KV-cache page. K and V vectors are stored in one canonical order. All other pages (8-bit and packed caches, latents, recurrent states, kinds that the shim
+  does not know) are stored byte for byte, in a namespace that names their class and parameters. Of an unknown kind, vLLM itself says which blocks it needs.
+- **Refused at start** on every release: context parallelism; \`--mamba-cache-mode\` other than \`align\`; and states of a whole sequence that are not vLLM's
+  MambaSpec, because vLLM does not hand them over. A release older than 0.28 is refused, too.
+- **Run untouched**, without saves or restores: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA
+  adapters; prompts given as embeddings. In other models, tierKV leaves encoders alone, and groups that vLLM keeps out of prefix caching.
+- **A newer release** than the newest here starts with a warning that names the methods it lacks or adds.
+- With the package installed, \`"kv_connector": "TierKVConnector"\` is enough, because the connector registers itself (\`vllm.general_plugins\`).
+
+## Models
+
+- **Families, tried without weights:** small models of vLLM's own classes for DeepSeek-V3 and V4, Kimi-K2, Kimi-K3, GLM-5, Gemma 3 and 4, Qwen3.5, Llama 4 and gpt-oss were built. Every
+  layer's page came back byte for byte, also those of compressors and indexers, and so did the pages that each attention backend asks for (0.32.0; no kernel of these models ran).
+- **fp8 caches:** vLLM has them on CPUs only with AVX-512 or AMX (vLLM #39445, \`_get_attn_isa\` of vllm/v1/attention/backends/cpu_attn.py). The run on record was on a CPU with AVX-512.
+- **Hybrid models:** a block is large (hundreds to thousands of tokens), and vLLM keeps states at few places, so a prompt that is not longer than one block
+  can never be restored. \`shim_prompts_below_block\` counts such prompts, and the engine's log says so once.
+- **Pictures:** the name of a block that shows a picture contains vLLM's hash of the picture's content. The test has the same text around three pictures.
+
+## Engines and ranks
+
+- **Block sizes:** engines with different block sizes share nothing, except a hand-off to an engine with shorter blocks ([0133](decisions/0133-longer-blocks-are-cut.md)). Other hand-offs are computed
+  (\`shim_handoffs_foreign\`): vLLM's hashes are chains over blocks of its own size, a record holds one block, and a slot takes one record.
+- **Ranks with the same pages** (latents, repeated KV heads) store them once. Not run on CUDA.
+- **Ranks on several hosts** (tensor or pipeline parallel): a sidecar sees only the ranks of its own host, so nothing is saved or restored, and the engine computes.
+  \`tierkv status\` says how many ranks are connected. Engines that each run on one host can share vaults.
+- **\`--distributed-executor-backend external_launcher\`** with several ranks runs untouched, because every rank plans alone.
+- **A pipeline on a CPU:** an eager engine ends at its first request, even without a connector, unless it has computed an empty batch (\`execute_dummy_batch\`) before, as the test does. vLLM's worker makes
+  the tensors that a later stage receives only where it warms up a compiled model (vllm/v1/worker/cpu_model_runner.py; we know of no vLLM issue about it).
+- **CPUs with AMX:** a fresh engine of 0.32.0 whose first step computes few tokens dies by SIGILL, even without a connector: \`tilezero\` in \`cpu_attn_amx.hpp\` uses tiles before anybody has
+  asked Linux for them (arch_prctl, ARCH_REQ_XCOMP_PERM; oneDNN asks before a larger step). To see it without tierKV, generate from a prompt of 4 tokens in a new eager engine (Qwen3, bf16, head dim 96,
+  6 heads, 3 KV heads, 5 layers, \`--block-size 32\`). On such CPUs the shim asks Linux in each worker, and leaves 64 tokens to compute until a step of 64 has run. Not run: no machine of ours has AMX.
+
+## Options and states of an engine
+
+- **A load that fails** is computed again. The shim reports it to vLLM by request from 0.30 on, and by block on 0.28 and 0.29. These two releases accept failed blocks of one KV-cache group only
+  (vLLM #45474), so there an engine with several groups ends rather than use pages that nobody filled.
+- **\`--prefix-match-unit\` below the page:** restores are whole pages, so a restore may bring up to a page less than a hit in the engine's own cache ([0148](decisions/0148-engines-of-other-kinds.md)).
+- **Sleep mode:** while an engine of 0.33 or newer sleeps, the shim touches none of its pages. It drops saves (\`dropped_save_asleep\`), and the engine computes what it would have loaded. The test takes
+  memory away behind its addresses, because that release has no CPU build.
+- **\`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\`:** vLLM refuses it beside any connector, unless vLLM's own allocator is on. Where memory fragments without it, as on GB10 machines, use
+  \`--enable-sleep-mode\`. \`tierkv doctor\` names both. Not run: no machine of ours is a GB10.
+- **vLLM's own metrics:** \`vllm:tierkv_restore_seconds\` is the time that requests waited for restored blocks, by \`tier\` (\`host\`: the sidecar's memory; \`vault\`).
+  There are also \`vllm:tierkv_restored_tokens_total\`, \`vllm:tierkv_loaded_bytes_total\`, \`vllm:tierkv_offered_bytes_total\`, \`vllm:tierkv_restore_wait_seconds_total\`,
+  \`vllm:tierkv_misses_total\` and \`vllm:tierkv_dropped_blocks_total\` by \`reason\`, and \`vllm:tierkv_events_total\` with the shim's other counts by \`event\`.
+
+\`npm run test:nightly\` runs each release, the whole suite on the oldest release, and 300 requests for each shape that this machine can run.
 `;

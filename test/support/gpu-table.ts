@@ -43,7 +43,7 @@ const ROWS: readonly (readonly [what: string, run: (results: GpuResults) => Run 
   ["with `torch.compile`", ({ engine }) => compiled(engine)],
   ["other attention kernels (FlashInfer, MLA)", () => undefined],
   ["several GPUs (tensor or pipeline parallel)", () => undefined],
-  ["after the mending of long restores", () => undefined],
+  ["any of these, after long restores were mended", () => undefined],
 ];
 
 function compiled(runs: Readonly<Record<string, Run>>): Run | undefined {
@@ -64,6 +64,6 @@ export function gpuTable(results: GpuResults): string {
   const lines = [head, head.map(() => "---"), ...rows].map((row) => `| ${row.join(" | ")} |`);
   return `${lines.join("\n")}
 
-On one ${results.kit.device}, before ${MENDED}, with vLLM 0.32.0, runner V2, FlashAttention 3 and asynchronous scheduling. The parts are a defect of the shim: restores of long prompts
-ended at the first block for which no slot had been free. It is mended and shown on a CPU ([bench/gpu](../bench/gpu/README.md)); nothing was run on a GPU after it.`;
+These runs were on one ${results.kit.device} before ${MENDED}, with vLLM 0.32.0, runner V2, FlashAttention 3 and asynchronous scheduling. "In part" comes from a fault of the shim: long restores
+ended at the first block for which no slot had been free. The fault was mended afterwards, and a CPU showed it ([bench/gpu](../bench/gpu/README.md)); no GPU has run the mended shim.`;
 }

@@ -91,7 +91,7 @@ export function renderJsonPage(): string {
     "<!-- Made from the interfaces in src/ by test/cli/shell/call.json.test.ts, which also says how to renew it. -->",
     `With \`--json\` a command prints one JSON object, and a program that runs on prints one when it is ready. Every object has \`schema\`, now ${JSON_SCHEMA}: it rises when a field changes
 its meaning or goes; new fields do not change it. A failed command prints \`error\` with \`code\`, \`message\` and what the message names ([errors](errors.md)). Exit codes are those without \`--json\`.
-Bytes are whole numbers; \`Ms\` and \`S\` end names of milliseconds and seconds; \`null\` is explained with the field.`,
+Bytes are whole numbers; \`Ms\` and \`S\` end names of milliseconds and seconds; \`null\` means not known, or not there, unless the field says otherwise.`,
     [
       "| command | fields |",
       "|---|---|",

@@ -155,14 +155,15 @@ export function renderReliabilityPage(): string {
     MADE,
     `[faults.md](faults.md) lists each fault, the behaviour that must follow, and the test that proves it. It also has the measurements for each goal.
 
-A test that is named after a fault runs it under load, and demands four things: traffic before and after, or the run is void; a ledger of every byte,
-kept apart from the tested parts; proof that the fault acted; no leftovers. A failing test prints its seed; \`TIERKV_TEST_SEED=N\` repeats it.`,
+Where faults.md says that a fault is caused under load, the test demands four things: restores before and after the fault, or the run is void; every byte
+as a ledger has it that the tested parts do not touch; proof that the fault happened; and no leftovers. A failing test prints its seed; \`TIERKV_TEST_SEED=N\` repeats it.`,
     "## Goals",
-    `*met*: a measurement shows that the target holds. *part*: a measurement covers only a part of the target, and that part holds. *missed*: a measurement shows that it does not hold.`,
+    `*met*: a measurement shows that the target holds. *part*: a measurement covers only a part of the target, and that part holds. *missed*: a measurement shows that it does not hold.
+[What was measured](faults.md#what-was-measured) has the figures.`,
     table("| | goal | target | state | date |", GOALS.map(goalRow)),
     "## Long runs",
     `\`npm run test:long\` runs for up to two hours (\`-- --minutes 10 --only reads,kills\` for less), with new seeds each time. \`test/faults/long-runs.json\`
-keeps each finished part with its commit, seeds and counts. The sums:`,
+has each finished run with its commit, seeds and counts. Their sums by part, where \`wrong\` counts wrong bytes:`,
     table("| part | runs | time | counted |", longRuns()),
   );
 }
@@ -172,7 +173,11 @@ export function renderFaultsPage(): string {
   return page(
     "# Faults",
     MADE,
-    "Bold text names a fault that no test causes yet, and the reason.",
+    `Each row is a fault that the tests cause, and what must happen then. The last column says whether they cause it under load ([how](reliability.md)), or why not.${
+      FAULTS.some(({ open }) => open !== undefined)
+        ? " Bold text names what no test causes yet."
+        : ""
+    }`,
     table("| | fault | what must happen | tests | under load |", FAULTS.map(faultRow)),
     "## What was measured",
     "The measurement for each goal of [reliability.md](reliability.md).",
@@ -182,9 +187,9 @@ export function renderFaultsPage(): string {
     table("| fixed by | bug | test |", REPLAYS.map(replayRow)),
     "## Failpoints",
     `A failpoint makes a step fail, wait or crash at a named place, for faults that a test cannot cause from outside
-([decision 0102](decisions/0102-how-faults-are-made.md)). Load and ledger are the same. Set it in the environment of a process, several with \`;\` between them:
+([decision 0102](decisions/0102-how-faults-are-made.md)). Load and ledger are those of the other faults. Set it in the environment of a process, several with \`;\` between them:
 \`TIERKV_FAILPOINTS="NAME=3*off->2*return->1*sleep(300)->1*abort"\`. \`off\` does nothing, \`return\` fails the step, \`sleep\` waits so many ms, and
-\`abort\` ends the process as \`kill -9\` does. An action without a count holds from then on. The core has failpoints only in builds for its own tests.`,
-    table("| failpoint | file |", failpoints()),
+\`abort\` ends the process as \`kill -9\` does. \`3*\` means for three passes; an action without a count holds from then on. The core has failpoints only in builds for its own tests.`,
+    table("| failpoint | state in which it acts |", failpoints()),
   );
 }

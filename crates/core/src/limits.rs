@@ -62,7 +62,7 @@ pub const STORE_FLUSHES_MAX: usize = 4096;
 /// Within one to two spans of this length new records may take a quarter of a full store instead of a tenth.
 pub const STORE_SPARED_MS: u64 = 60_000;
 
-/// Tenants of one account in a store, 120 bytes each; further ones share the quota of the account's own records.
+/// Tenants of one account in a store, 120 bytes each; further tenants share the quota of the account's own records.
 pub const STORE_TENANTS_MAX: usize = 4096;
 
 /// Tenants of all accounts, not counting each account's own.

@@ -29,13 +29,13 @@ export const GATEWAY_BODIES_BYTES_MAX: number = 2048 * MIB;
 export const GATEWAY_REQUEST_MS = 60_000;
 /** Silence of a stream that has not begun after which its client gets a comment, and between comments. */
 export const GATEWAY_COMMENT_MS = 15_000;
-/** Engines that answer stateful requests remembered, by the id of the answer. */
+/** Answers of `/v1/responses` for which the gateway remembers the engine that holds them. */
 export const GATEWAY_RESPONSES_KEPT_MAX = 65_536;
 /** The file of them: twice as many lines, each with an id, an engine and a tenant. */
 export const GATEWAY_RESPONSES_BYTES_MAX: number = 64 * MIB;
 /** Characters of a model's name in a form, and bytes of one part's head. */
 export const GATEWAY_FORM_MODEL_CHARS_MAX = 1_024;
-/** Share of this process's memory that request bodies may take, and times that a body is held: bytes, text, values. */
+/** Share of this process's memory that request bodies may take; a body is held GATEWAY_BODY_COPIES times: bytes, text, values. */
 export const GATEWAY_BODIES_SHARE = 0.4;
 export const GATEWAY_BODY_COPIES = 3;
 /** A body up to this length is kept until its answer ends, because letting it go earlier costs more time. */
@@ -60,14 +60,14 @@ export const GATEWAY_WAIT_MS_MAX = 600_000;
 export const GATEWAY_RETRY_AFTER_S = 1;
 /** Attempts at engines for one request. */
 export const GATEWAY_TRIES_MAX = 3;
-/** Engines that may be lost while one request waits there for its first byte, and it is still sent to another. */
+/** Engines that one request may lose before its first byte and still be sent to another. */
 export const GATEWAY_LOSSES_MAX = 1;
 /** Interval and timeout of an engine's health checks. */
 export const GATEWAY_HEALTH_MS = 1_000;
 export const GATEWAY_HEALTH_TIMEOUT_MS = 5_000;
 /** Consecutive unanswered health checks after which an engine is down; a refused connection counts at once. */
 export const GATEWAY_HEALTH_FAILURES = 3;
-/** Time in which requests wait at an engine and nothing of it moves, after which it is down: this, or so many times the predicted first token. */
+/** An engine counts as down if requests wait there and it shows no progress for this time, or for 4 times the predicted first token if longer. */
 export const GATEWAY_STALL_MS = 60_000;
 export const GATEWAY_STALL_FACTOR = 4;
 /** Health checks per query of an engine's models. */
@@ -75,7 +75,7 @@ export const GATEWAY_MODELS_EVERY = 10;
 /** Models of one engine, with adapters, and bytes of its list. */
 export const GATEWAY_MODELS_MAX = 1_024;
 export const GATEWAY_MODELS_BYTES_MAX: number = 4 * MIB;
-/** How long open answers are finished after the last request is taken: default, and most in the configuration. */
+/** Time to finish open answers after the last request is taken: default, and most in the configuration. */
 export const GATEWAY_DRAIN_MS_DEFAULT = 30_000;
 export const GATEWAY_DRAIN_MS_MAX = 3_600_000;
 /** Most in the configuration for how long requests are taken after a signal. */

@@ -24,7 +24,7 @@ export const FRAME_BYTES_MAX: number = 4 * MIB;
 // Counts.
 /** Keys of one Lookup: a 64k-token prompt in blocks of 16. */
 export const KEYS_MAX = 4096;
-/** Engines connected to one sidecar, each with one scheduler and its workers. */
+/** Connections of engines to one sidecar: an engine has one for its scheduler and one for each worker. */
 export const SHIM_CONNECTIONS_MAX = 256;
 /** Streams one vault serves to one connection at the same time. */
 export const STREAMS_MAX = 100;
@@ -108,7 +108,7 @@ export const WATCH_TIMEOUT_MS = 30_000;
 export const WATCH_PAUSE_MS = 500;
 /** An ending sidecar waits this long to tell a vault so. */
 export const FLUSH_LEAVE_MS = 500;
-/** Sidecars, one per class of records, that a vault notifies of flushes. */
+/** Sidecars that a vault notifies of flushes; a sidecar counts once for each class of records. */
 export const WATCHERS_MAX = 1_024;
 /** A sidecar silent for a day is forgotten, because its arena will not return. */
 export const WATCHERS_FORGET_MS = 86_400_000;
@@ -195,10 +195,12 @@ export const ARCHIVE_URL_BYTES_MAX = 1024;
 export const DISK_FREE_SHARE = 0.5;
 /** Time to live of records on disk, at most: ten years. */
 export const DISK_TTL_S_MAX = 315_360_000;
-/** Shared memory of one engine: least, most, and the default ceiling: this size, or this share of the free memory where that is more. */
+/** Shared memory of one engine: least and most. */
 export const ARENA_BYTES_MIN: number = 16 * MIB;
 export const ARENA_BYTES_MAX: number = 1024 * GIB;
+/** Shared memory that an engine may take where nothing is configured, unless ARENA_FREE_SHARE is more. */
 export const ARENA_BYTES_DEFAULT: number = 4 * GIB;
+/** The same as a share of the memory free when the engine connects. */
 export const ARENA_FREE_SHARE = 0.25;
 /** How long a request waits for its blocks: in all, without progress, and the highest setting. */
 export const RESTORE_WAIT_MS_DEFAULT = 5_000;
@@ -281,7 +283,7 @@ export const CREDIT_REGRANT_MS = 1_000;
 // Sidecar: saves.
 /** Items of one `save` frame. */
 export const SAVE_ITEMS_MAX = 4096;
-/** Queued saves of all engines, or the size of their slots for saves where that is more; further saves are dropped. */
+/** Queued saves of all engines, or their slots for saves plus SAVE_AHEAD_BYTES_MAX where that is more; further saves are dropped. */
 export const SAVE_QUEUE_BYTES_MAX: number = 512 * MIB;
 /** Blocks encoded ahead of the lanes, all engines together; further blocks wait in the engine's own cache. */
 export const SAVE_AHEAD_BYTES_MAX: number = SAVE_QUEUE_BYTES_MAX / 2;
@@ -304,7 +306,7 @@ export const SAVE_DRAIN_MS = 2_000;
 export const NAMESPACES_NAMED_MAX = 1024;
 
 // Sidecar: restores.
-/** Plans one engine may have open; later ones are answered `overload`. */
+/** Requests of one engine that look up or restore at the same time; further requests are answered `overload`. */
 export const PLANS_MAX = 4096;
 /** Keys (hashes times ranks) of one plan; of a longer prompt the beginning is looked up. */
 export const PLAN_KEYS_MAX = 131_072;
@@ -376,7 +378,7 @@ export const DOCTOR_ROUNDS = 3;
 export const LANE_SOCKET_BYTES: number = 4 * MIB;
 /** Rows of measured steps in one frame. */
 export const STEP_ROWS_MAX = 256;
-/** Connections the metrics endpoint holds open; above that the oldest of the largest crowd is ended. */
+/** Connections the metrics endpoint holds open; above that, the address with the most connections loses its oldest. */
 export const SCRAPE_CONNECTIONS_MAX = 64;
 /** Connections of one address to it; above that the oldest is ended. */
 export const SCRAPE_ADDRESS_CONNECTIONS_MAX = 8;

@@ -102,10 +102,10 @@ async function status(call: Call<StatusOptions>): Promise<boolean> {
 function showTokenizer(one: ShownTokenizer): string {
   const chats = one.chats ? `chats with${one.tools ? "" : "out"} tools` : "no chats";
   const what = {
-    agrees: `made here, of texts and ${chats}`,
-    differs: "the engine's, which makes others",
-    asking: "the engine's, until it was seen to make the same",
-    failed: `the engine's, until its folder can be opened: ${one.reason}`,
+    agrees: `made by the gateway, for texts and ${chats}`,
+    differs: "asked of the engine, because this folder gives others",
+    asking: "asked of the engine, until this folder has given the same",
+    failed: `asked of the engine, until its folder can be opened: ${one.reason}`,
   };
   return `tokens of ${one.model} at ${one.engine}: ${what[one.state]} (${one.folder})`;
 }

@@ -213,7 +213,8 @@ async function forecastOf(
   // A running engine reports stored sizes, but not the bytes of a token in its own cache.
   const perToken = shape === null ? null : weigher.engineBytes(1);
   if (engineCache !== undefined && perToken === null) {
-    const reason = "--engine-cache: needs --model, which says what a token weighs in the engine";
+    const reason =
+      "--engine-cache: needs --model, which says how many bytes a token takes in the engine";
     throw new TierkvError("USAGE", { reason });
   }
   const own = engineCache === undefined ? 0 : sizeOf("--engine-cache", engineCache);

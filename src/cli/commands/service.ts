@@ -78,7 +78,7 @@ const MANAGERS: Readonly<Record<string, Manager>> = { linux: "systemd", darwin: 
 function managerHere(): Manager {
   const manager = MANAGERS[process.platform];
   if (manager !== undefined) return manager;
-  const reason = `${process.platform} has neither systemd nor launchd: start \`tierkv vault\` with what it has`;
+  const reason = `${process.platform} has neither systemd nor launchd: start \`tierkv vault\` by other means`;
   throw new TierkvError("SYSTEM", { reason });
 }
 

@@ -48,7 +48,7 @@ export async function redeem(
     return { address, name, token };
   } catch (error) {
     if (toTierkvError(error).code !== "VAULT_LOCKED") throw error;
-    const reason = "the code was used, is too old, or is none of its";
+    const reason = "the code was used, has expired, or is of another vault";
     throw new TierkvError("VAULT_LOCKED", { name: asked.name, address, reason }, { cause: error });
   }
 }

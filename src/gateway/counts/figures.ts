@@ -53,7 +53,7 @@ export class Figures {
     );
     this.#retries = counter(
       "tierkv_gateway_retries_total",
-      "Requests sent again, to another engine as a rule, by the engine that failed.",
+      "Requests sent again, usually to another engine, by the engine that failed.",
       ["engine"],
     );
     this.#broken = counter(
@@ -63,7 +63,7 @@ export class Figures {
     );
     this.#handoffs = counter(
       "tierkv_gateway_handoffs_total",
-      "Prompts computed by one engine for another: `handed_over`, or `failed` and computed by the answering engine.",
+      "Prompts that one engine computed for another, by outcome: `handed_over`, or `failed` and computed by the answering engine.",
       ["engine", "outcome"],
     );
     this.#gone = counter(
@@ -73,7 +73,7 @@ export class Figures {
     );
     this.#tokenized = counter(
       "tierkv_gateway_tokenized_total",
-      "Tokenized prompts, by `gateway` or `engine`; with `nobody`, tokens were missing and load decided.",
+      "Prompts by who tokenized them: `gateway`, `engine`, or `nobody`, so that load decided.",
       ["by"],
     );
     this.#firstByte = new Histogram({
@@ -85,7 +85,7 @@ export class Figures {
     });
     this.#lookups = new Histogram({
       name: "tierkv_gateway_vault_lookup_seconds",
-      help: "Time to look up a prompt in vaults, in seconds: `found`, `nothing`, `late` (after the decision) or `failed`.",
+      help: "Time to look up a prompt in vaults, in seconds, by outcome: `found`, `nothing`, `late` (after the decision) or `failed`.",
       labelNames: ["outcome"],
       buckets: LOOKUP_SECONDS,
       registers,

@@ -66,7 +66,7 @@ export class Discovery {
     } catch (error) {
       const { message: reason } = toTierkvError(error);
       if (!this.#isFailing)
-        logger.warn({ of, reason }, "engines cannot be listed: the known ones stay");
+        logger.warn({ of, reason }, "engines cannot be listed: the known engines stay in use");
       this.#isFailing = true;
     }
   }

@@ -216,7 +216,10 @@ export class Health {
     // An engine that never answered is logged too, because its address may be wrong.
     if (wasUp || !this.#isDownSaid) {
       this.#isDownSaid = true;
-      logger.warn({ engine: engine.name, reason }, "engine does not answer: requests go elsewhere");
+      logger.warn(
+        { engine: engine.name, reason },
+        "engine does not answer: requests go to other engines",
+      );
     }
     if (wasUp) onChange();
   }

@@ -338,7 +338,7 @@ export class EventFeed {
     this.#state = "live";
     this.#options.sink.trust(true);
     const { logger, events } = this.#options;
-    if (this.#isAwaySaid) logger.info({ events }, "events of an engine come");
+    if (this.#isAwaySaid) logger.info({ events }, "events of an engine arrive again");
     this.#isAwaySaid = false;
   }
 }

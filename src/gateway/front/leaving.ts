@@ -41,7 +41,10 @@ export class Leaving {
     const { leaveMs, logger } = this.#options;
     this.#isLeaving = true;
     if (leaveMs === 0) return;
-    logger.info({ leaveMs }, "leaving: requests are taken for a while, and /health says 503");
+    logger.info(
+      { leaveMs },
+      "leaving: requests are accepted for leave_ms more, while /health answers 503",
+    );
     await sleep(leaveMs);
   }
 

@@ -36,31 +36,27 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
   no_key: [
     401,
     "AuthenticationError",
-    "no valid API key came as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+    "send a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`",
   ],
-  tenant_key: [403, "PermissionDeniedError", "a key with a tenant registers no engines"],
-  web_page: [403, "PermissionDeniedError", "a web page registers no engines"],
+  tenant_key: [403, "PermissionDeniedError", "a key with a tenant may not register engines"],
+  web_page: [403, "PermissionDeniedError", "a web page may not register engines"],
   no_json: [
     400,
     "BadRequestError",
-    `a body must be a JSON object here, sent as \`content-type: application/json\`, with at most ${GATEWAY_BODY_PARTS_MAX} texts, lists and objects`,
+    `the body must be a JSON object, sent as \`content-type: application/json\`, with at most ${GATEWAY_BODY_PARTS_MAX} texts, lists and objects`,
   ],
-  no_path: [404, "NotFoundError", "the gateway passes on no such path"],
+  no_path: [404, "NotFoundError", "the gateway does not serve this path"],
   no_response: [404, "NotFoundError", "no engine holds an answer of this id"],
-  upgrade: [
-    501,
-    "NotImplementedError",
-    "the gateway passes on no WebSockets: ask an engine itself",
-  ],
+  upgrade: [501, "NotImplementedError", "the gateway serves no WebSockets: connect to an engine"],
   no_model: [404, "NotFoundError", "no engine serves this model"],
   large: [413, "BadRequestError", `the body has more than ${GATEWAY_BODY_BYTES_MAX} bytes`],
   full: [429, "OverloadedError", "the gateway holds too many request bodies"],
   queue_full: [429, "OverloadedError", "too many requests wait for an engine"],
-  late: [429, "OverloadedError", "the first token would come later than it may"],
+  late: [429, "OverloadedError", "the first token would come later than the gateway's limit"],
   waited: [429, "OverloadedError", "no engine had room in time"],
   key_requests: [429, "RateLimitError", "this key's requests a minute are used up"],
   key_tokens: [429, "RateLimitError", "this key's tokens a minute are used up"],
-  key_concurrent: [429, "RateLimitError", "this key has as many requests at once as it may"],
+  key_concurrent: [429, "RateLimitError", "this key already has its most requests at once"],
   no_engine: [
     503,
     "ServiceUnavailableError",
@@ -75,7 +71,7 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
   suspect: [
     502,
     "BadGatewayError",
-    "an engine went down while this request waited for its first token, so it is sent to no other",
+    "an engine went down while this request waited for its first token; the request may be the cause, so it is sent to no other engine",
   ],
 };
 
@@ -139,7 +135,10 @@ export function refuse(
 
 /** Statuses of requests that cannot be read, by Node's code of the error; others are 400. */
 const UNREAD: ReadonlyMap<string, readonly [status: number, text: string]> = new Map([
-  ["ERR_HTTP_REQUEST_TIMEOUT", [408, `the request was not whole after ${GATEWAY_REQUEST_MS} ms`]],
+  [
+    "ERR_HTTP_REQUEST_TIMEOUT",
+    [408, `the request was not complete after ${GATEWAY_REQUEST_MS} ms`],
+  ],
   ["HPE_HEADER_OVERFLOW", [431, `the headers have more than ${GATEWAY_HEADER_BYTES_MAX} bytes`]],
   ["HPE_CHUNK_EXTENSIONS_OVERFLOW", [413, "the extensions of a chunk are too long"]],
 ]);
@@ -149,7 +148,7 @@ export function refuseUnread(error: string | undefined, socket: Duplex, path: st
   // An answer may be under way.
   const { _httpMessage: open } = socket as { _httpMessage?: ServerResponse | null };
   if (!socket.writable || open?.headersSent === true) return void socket.destroy();
-  const [code, message] = UNREAD.get(error ?? "") ?? [400, "this is no request of HTTP/1.1"];
+  const [code, message] = UNREAD.get(error ?? "") ?? [400, "this is no valid HTTP/1.1 request"];
   const body = errorBody(dialectOf(path), { code, type: "BadRequestError", message });
   const head = [
     `HTTP/1.1 ${code} ${STATUS_CODES[code] ?? ""}`,

@@ -223,7 +223,7 @@ export class Agreement {
     this.#form = { base, tagging: null };
     this.#want();
     const of = { engine: this.#engine, hashes: base.algorithm };
-    this.#logger.info(of, "block hashes of an engine can be made here");
+    this.#logger.info(of, "the gateway computes the block hashes of an engine itself");
   }
 
   #giveUp(form: string): void {
@@ -231,10 +231,10 @@ export class Agreement {
     this.#form = null;
     this.#want();
     const fix =
-      "its blocks in vaults are known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
-    const reason = "its hashes differ from those made here";
+      "its blocks in vaults are known only from its events; start it with --prefix-caching-hash-algo sha256_cbor";
+    const reason = "its block hashes differ from those that the gateway computes";
     const about = { engine: this.#engine, form, reason, fix };
-    this.#logger.warn(about, "vaults are not asked for an engine");
+    this.#logger.warn(about, "vaults are not asked for prompts of an engine");
   }
 }
 

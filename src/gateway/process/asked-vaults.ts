@@ -46,7 +46,7 @@ export async function askVaults(config: Config, logger: Logger): Promise<AskedVa
       } catch (error) {
         const { message: reason } = toTierkvError(error);
         if (reasons.get(address) !== reason)
-          logger.warn({ vault: address, reason }, "a vault is not asked what it holds");
+          logger.warn({ vault: address, reason }, "a vault is not asked for prompts");
         reasons.set(address, reason);
       }
     }

@@ -151,7 +151,7 @@ export class Knowing {
   #expect({ agreement }: Member, apart: Apart, tokens: Tokens, unit: number): void {
     if (agreement?.state !== "learning" || apart.adapter !== null || apart.salt !== null) return;
     agreement.expect(tokens, unit).catch((error: unknown) => {
-      this.#options.logger.warn({ err: error }, "hashes of a prompt cannot be made");
+      this.#options.logger.warn({ err: error }, "hashes of a prompt cannot be computed");
     });
   }
 

@@ -172,12 +172,16 @@ export class OwnTokenizers {
 
   #say(model: string, { name }: Engine, folder: string, { texts, chats, differs }: Verdict): void {
     const where = { engine: name, model, folder };
-    if (texts && chats) this.#logger.info(where, "tokens are made here, as the engine makes them");
+    if (texts && chats)
+      this.#logger.info(
+        where,
+        "the gateway makes token ids itself, because they equal the engine's",
+      );
     else {
       const what = texts ? "of chats" : "of any prompt";
       this.#logger.warn(
         { ...where, differs },
-        `the engine makes other tokens than the tokenizer here: ${what} it is asked for them`,
+        `the engine makes other token ids than the tokenizer here: the gateway asks it for those ${what}`,
       );
     }
   }

@@ -179,8 +179,7 @@ export class Lookups {
   /** Logged once, until all vaults answer. */
   #failed(error: unknown): void {
     const { message: reason } = toTierkvError(error);
-    if (!this.#isFailing)
-      this.#options.logger.warn({ reason }, "a vault does not say what it holds");
+    if (!this.#isFailing) this.#options.logger.warn({ reason }, "a vault does not answer look-ups");
     this.#isFailing = true;
   }
 }

@@ -45,7 +45,7 @@ export async function startOwnPage(
       requests: () => Promise.resolve(explained(sidecar().explain("", PAGE_REQUESTS_MAX))),
     },
   });
-  logger.info({ url: page.url }, "the page can be looked at");
+  logger.info({ url: page.url }, "the web page is ready");
   return page;
 }
 

@@ -8,29 +8,41 @@ import type { BlockKind } from "./ranks.ts";
 import type { WorkerRank } from "./worker-rank.ts";
 
 export interface EngineStatus {
+  /** Id that the engine's processes share. */
   id: string;
+  /** vllm, sglang or mlx-lm. */
   kind: EngineKind;
   /** Releases of the engine's software. */
   software: string;
-  /** Process id of the scheduler, and where its KV-cache events are published and replayed (`tcp://*:5557`); empty: nowhere. */
+  /** Process id of the scheduler. */
   pid: number;
+  /** Address at which the engine publishes its KV-cache events (`tcp://*:5557`); empty: nowhere. */
   events: string;
+  /** Address at which it replays them; empty: nowhere. */
   replays: string;
+  /** Name of the model, as the engine gives it. */
   model: string;
   /** First 16 hex digits; null until the scheduler has sent it. */
   namespace: string | null;
   /** Progress of the name; no block is kept or restored before it is complete. */
   naming: NamingState;
+  /** Worker ranks of the engine. */
   world: number;
   /** True on a CPU with AMX tiles, where a small first step may kill vLLM. */
   hasAmxTiles: boolean;
+  /** Worker ranks that are connected. */
   workers: number;
+  /** Whether the scheduler is connected. */
   hasScheduler: boolean;
+  /** Whether the engine may restore. */
   isRestoring: boolean;
   /** True while blocks are left that the engine has not copied for its sidecar; up to a second old. */
   isSaving: boolean;
+  /** Requests that are looked up or restored now. */
   plans: number;
+  /** Blocks that stay in shared memory for later restores. */
   retainedBlocks: number;
+  /** Calls to vaults that fetch blocks now. */
   fetches: number;
   /** Prompts of growing length, up to the engine's longest; empty before the arena is there. */
   forecast: Forecast[];
@@ -38,6 +50,7 @@ export interface EngineStatus {
   footprint: Footprint | null;
   /** Most tokens that one step computes. */
   stepTokens: number;
+  /** Whether attention KV comes back bit for bit, and why. */
   fidelity: EngineFidelity;
   /** Blocks by group; empty before the arena is there. */
   groups: BlockKind[];

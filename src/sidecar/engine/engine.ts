@@ -418,7 +418,10 @@ export class Engine {
     if (touchedSlots < slotCount && failed === null) return;
     clearInterval(stage.poll);
     if (failed !== null) {
-      this.#logger.error({ reason: failed, touchedSlots, slotCount }, "arena stays smaller");
+      this.#logger.error(
+        { reason: failed, touchedSlots, slotCount },
+        "shared memory stays smaller than planned",
+      );
     }
   }
 

@@ -94,7 +94,11 @@ export class LocalVault implements Running {
       startedMs = nowMs();
       counters.add("local_vault_restarts");
       child = await this.#launch().catch((error: unknown) => {
-        if (!signal.aborted) logger.error({ err: error, pauseMs }, "it is tried again");
+        if (!signal.aborted)
+          logger.error(
+            { err: error, pauseMs },
+            "the vault of this machine does not start; it is tried again",
+          );
         return null;
       });
     }

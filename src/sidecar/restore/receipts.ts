@@ -85,7 +85,7 @@ export class Receipts {
     this.#isTroubleSaid = true;
     logger.warn(
       { err: toTierkvError(error) },
-      "a receipt was not written; further ones are counted only (receipts_dropped)",
+      "a receipt was not written; further such receipts are only counted (receipts_dropped)",
     );
   }
 

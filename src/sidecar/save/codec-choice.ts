@@ -193,7 +193,7 @@ export class CodecChoice {
       for (const weight of found) learn(known.weights, weight, sourceBytes);
     } catch (error) {
       known.blocks -= 1;
-      this.#logger.warn({ err: toTierkvError(error) }, "codecs were not weighed");
+      this.#logger.warn({ err: toTierkvError(error) }, "the codecs could not be measured");
     }
     const [oldest] = this.#weighed.keys();
     if (this.#weighed.size > WEIGHED_GROUPS_MAX && oldest !== undefined)

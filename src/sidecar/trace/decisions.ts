@@ -14,28 +14,35 @@ import type { RequestTrace } from "./request-trace.ts";
 
 /** Milliseconds; null: not known, or it did not happen. */
 export interface Times {
+  /** Milliseconds from the request's arrival to the vaults' answer. */
   lookup: number | null;
+  /** Milliseconds from the decision until the last block lay in shared memory. */
   fetch: number | null;
+  /** Milliseconds from then until the engine had copied all blocks. */
   load: number | null;
-  /** Computing the tokens that are not restored. */
+  /** Milliseconds of computing the tokens that are not restored. */
   compute: number | null;
 }
 
 /** One prefetch of a request, or a request without one, as `tierkv explain` shows it. Tokens count from the prompt's start. */
 export interface Account {
+  /** Id of the request. */
   req: string;
   /** The client's W3C trace context; empty: none came. */
   traceparent: string;
+  /** The engine's number for this look-up. */
   plan: number;
   /** Milliseconds since 1970. */
   at: number;
+  /** Id of the engine. */
   engine: string;
   /** Hash of the last block looked up; empty: none was. */
   block: string;
   /** Tokens in the engine's own cache. */
   startTokens: number;
+  /** Tokens from the prompt's start to the last block that was looked up. */
   askedTokens: number;
-  /** Tokens beyond the asked ones, where the prompt is longer than one look-up takes. */
+  /** Further tokens of a prompt that is longer than one look-up takes. */
   beyondTokens: number;
   /** True for conversations and awaited prompts, which the engine saves before prompts that come for the first time. */
   returns: boolean;
@@ -43,12 +50,15 @@ export interface Account {
   ahead: number;
   /** Tokens per block of the engine that handed it over, where its blocks are longer; otherwise 0. */
   longerTokens: number;
+  /** Tokens from the prompt's start that are held and can be used. */
   heldTokens: number | null;
   /** Tokens that fit into shared memory, where that is less than held; null: all fit. */
   roomTokens: number | null;
   /** Parts in which a prompt larger than shared memory passes through it; otherwise 1. */
   windows: number;
+  /** Tokens up to which the sidecar decided to restore; null: no decision yet. */
   chosenTokens: number | null;
+  /** Tokens up to which blocks came into shared memory. */
   placedTokens: number | null;
   /** Blocks fetched from each tier; blocks already in the arena do not count. */
   fetched: Record<Tier, number>;
@@ -56,10 +66,13 @@ export interface Account {
   bytes: number;
   /** Vaults that the fetched blocks came from. */
   vaults: string[];
+  /** Tokens that the engine loaded. */
   loadedTokens: number | null;
   /** unasked: the engine did not ask for it. */
   choice: Choice | "undecided" | "unasked";
+  /** Reason for the choice. */
   why: string;
+  /** Why no more blocks were fetched; null: the fetch has not ended. */
   end: DoneReason | null;
   /** Why the first missing block is missing. */
   miss: string | null;
@@ -67,7 +80,9 @@ export interface Account {
   gap: { vault: string; behind: number } | null;
   /** Where the prompt stops matching an earlier one; null: nowhere, or not known. */
   divergence: Divergence | null;
+  /** Times as predicted at the decision; `recompute`: of computing all tokens. */
   predicted: Times & { recompute: number | null };
+  /** Times as measured. */
   actual: Times;
   /** Milliseconds saved against computing, as the cost model estimates; null: not known, or nothing was loaded. */
   saved: number | null;

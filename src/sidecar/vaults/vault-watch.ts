@@ -11,22 +11,31 @@ export interface VaultSeen {
   ageMs: number;
   /** Milliseconds that the answer took. */
   rttMs: number;
+  /** Memory in use. */
   usedBytes: number;
+  /** Memory that the vault may use. */
   maxBytes: number;
   /** Factor on its capacity in its share of a pool. */
   weight: number;
+  /** Records in memory. */
   records: number;
+  /** Keys looked up since the vault's start, by all clients. */
   lookupKeys: number;
+  /** Keys of these whose record was held. */
   lookupHits: number;
+  /** Records evicted from memory since the vault's start. */
   evicted: number;
-  /** Named sessions, bytes that are kept for them, and records refused so far for lack of quota. */
+  /** Named sessions. */
   sessions: number;
+  /** Bytes that sessions keep. */
   keptBytes: number;
+  /** Records above [vault] kept_percent, which were stored without protection. */
   keepsRefused: number;
   /** Open lanes of all its clients. */
   lanes: number;
-  /** Record bytes per second, all clients together, over about the last ten seconds. */
+  /** Record bytes per second to all clients, over about the last ten seconds. */
   outBytesPerS: number;
+  /** The same from all clients. */
   inBytesPerS: number;
   /** null: it has none. `records`: on disk, some of them in memory as well. */
   disk: { usedBytes: number; maxBytes: number; records: number; failing: boolean } | null;

@@ -203,7 +203,7 @@ export class Members {
       this.#save(this.#kept);
     } catch (error) {
       const { message: reason } = toTierkvError(error);
-      this.#logger.warn({ reason }, "when machines were seen last was not kept");
+      this.#logger.warn({ reason }, "the times of the machines' last contact were not saved");
     }
   }
 }

@@ -111,7 +111,10 @@ export class TokenFile {
       this.#logger.info({ path: this.path, tokens: this.#entries.length }, "tokens read again");
     } catch (error) {
       const { message: reason } = toTierkvError(error);
-      this.#logger.error({ reason }, "the tokens could not be read again: the old ones stay valid");
+      this.#logger.error(
+        { reason },
+        "the tokens could not be read again: the old tokens stay valid",
+      );
     }
   }
 }

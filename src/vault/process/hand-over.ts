@@ -120,7 +120,10 @@ export class HandingOver implements HandOver {
         await drain.run();
       } finally {
         const { moved, present, left } = drain.drained;
-        logger.info({ class: name, moved, present, left }, "what is hot was given to other vaults");
+        logger.info(
+          { class: name, moved, present, left },
+          "records in use were sent to other vaults",
+        );
       }
     } finally {
       source.close();

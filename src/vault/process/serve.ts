@@ -154,7 +154,7 @@ async function yielding(vault: PausableVault, made: Made): Promise<RunningVault>
   const user = await userOfMachine();
   logger.info(
     { heard: user.name },
-    "[vault] yield_to_user: gives way to whoever uses this machine",
+    "[vault] yield_to_user: the vault stops while somebody uses this machine",
   );
   const again = addressAgain(listen, vault.address);
   return new YieldingVault({

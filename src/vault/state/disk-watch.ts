@@ -8,9 +8,9 @@ import { nowMs } from "../../base/time.ts";
 
 const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
 const GONE =
-  "its directory was removed, or another one lies there: what is written is lost at the next start; start the vault again";
+  "its directory was removed or replaced, so that new records are lost at the next start; start the vault again";
 const TOO_MANY =
-  "it has had records of 65,536 namespaces since the vault started, and memory alone holds those of others; start the vault again";
+  "it has had records of 65,536 namespaces since the vault started, and keeps records of further namespaces in memory only; start the vault again";
 const FIX_ARCHIVE = "it is tried again; check [vault] archive and the AWS_ variables of the vault";
 
 /** Looks every DISK_WATCH_MS and logs changes only, so that a disk that stays full makes one line. */

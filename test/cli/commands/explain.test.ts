@@ -69,7 +69,7 @@ test("a prompt that is longer than one look-up takes says how much was left out"
 test("a hand-off from longer blocks says that they are cut", () => {
   expect(explained(ACCOUNT).join("\n")).not.toContain("cut from");
   const text = explained({ ...ACCOUNT, longerTokens: 128 }).join("\n");
-  expect(text).toContain("blocks:  are cut from an engine's with 128 tokens");
+  expect(text).toContain("blocks:  cut from another engine's blocks of 128 tokens");
 });
 
 test("a request that goes on from another says that its blocks are saved first", () => {

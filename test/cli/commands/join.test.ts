@@ -256,7 +256,7 @@ describe("join gives the token to nobody but that vault", () => {
     });
     const { exitCode, stderr } = await joinWith(code);
     expect(exitCode).toBe(1);
-    expect(stderr).toContain("does not let this machine in: the code was used, is too old");
+    expect(stderr).toContain("does not let this machine in: the code was used, has expired");
     expect(stderr).toContain("tierkv invite");
     expect(() => statSync(join(home, ".config"))).toThrow("ENOENT");
   });

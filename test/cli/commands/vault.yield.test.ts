@@ -64,7 +64,7 @@ test.skipIf(!existsSync("/dev/pts/ptmx"))(
       }
     })();
     await until(async () => !(await reaches(address)), "the vault to be silent");
-    await until(() => program.stderr.includes("memory is given back"), "the memory");
+    await until(() => program.stderr.includes("has freed its memory"), "the memory");
     const [fromS, fromMs] = [processorS(pid), performance.now()];
     await until(() => memoryBytes(pid) < full - 80 * MIB, "the system to have it");
     const share = ((processorS(pid) - fromS) * 1000) / (performance.now() - fromMs);

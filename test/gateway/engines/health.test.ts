@@ -31,7 +31,7 @@ test("an engine that never answered is told of once, then that it answers, then 
   await health.start();
   // Asked again, and again without an answer.
   await until(() => tries > 3);
-  expect(said).toEqual(["engine does not answer: requests go elsewhere"]);
+  expect(said).toEqual(["engine does not answer: requests go to other engines"]);
   mute.close();
   await once(mute, "close");
   await sim.start();
@@ -40,6 +40,6 @@ test("an engine that never answered is told of once, then that it answers, then 
   await until(() => !engine.isUp);
   expect(said.slice(1)).toEqual([
     "engine answers",
-    "engine does not answer: requests go elsewhere",
+    "engine does not answer: requests go to other engines",
   ]);
 });

@@ -302,7 +302,7 @@ test("an engine whose events do not come is told of once, and so is their coming
   await until(() => feed.state === "live");
   expect(said).toEqual([
     "events of an engine do not come: is it started with --kv-events-config?",
-    "events of an engine come",
+    "events of an engine arrive again",
   ]);
   publisher.stop();
   await until(() => said.length === 3);

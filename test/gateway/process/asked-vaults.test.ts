@@ -30,7 +30,7 @@ test("a vault whose token comes later is asked from then on", async () => {
   onTestFinished(() => asked.close());
   await vi.advanceTimersByTimeAsync(3 * GATEWAY_VAULT_RETRY_MS);
   expect(asked.vaults()).toEqual([]);
-  expect(said).toEqual(["a vault is not asked what it holds"]);
+  expect(said).toEqual(["a vault is not asked for prompts"]);
   writeFileSync(token, "two tokens\n", { mode: 0o600 });
   await vi.advanceTimersByTimeAsync(2 * GATEWAY_VAULT_RETRY_MS);
   expect(said).toHaveLength(2);

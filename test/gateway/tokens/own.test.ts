@@ -233,7 +233,9 @@ test("an engine's folder that cannot be opened is tried again until it can be, a
   const { folder, reason, chats } = (await known.shown())!;
   expect([folder, chats]).toEqual([root, false]);
   expect(reason).toContain(`${root}/tokenizer.json: `);
-  expect(await known.status()).toContain(`the engine's, until its folder can be opened: ${reason}`);
+  expect(await known.status()).toContain(
+    `asked of the engine, until its folder can be opened: ${reason}`,
+  );
   writeTokenizer(root);
   await until(async () => {
     await known.complete(text());

@@ -50,15 +50,15 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         log_like_vllm()
         if not compat.check_release(compat.vllm_version()):
-            log.warning("tierKV: of the contract with this release: %s", contract.probe(type(self)))
+            log.warning("tierKV: differences to the known vLLM: %s", contract.probe(type(self)))
         armed = failpoint.arm(os.environ.get(failpoint.VARIABLE))
         settings = load_settings(vllm_config.kv_transfer_config.kv_connector_extra_config)
         groups = read_groups(vllm_config, kv_cache_config, settings.states)
         if compat.schedules_per_rank(vllm_config):
             log.warning(
-                "tierKV: with distributed_executor_backend=external_launcher every rank has a scheduler of "
-                "its own, and all must plan the same steps; answers that come to each at its own time would "
-                "part them, so nothing is restored or saved; use another executor (mp or ray)"
+                "tierKV: nothing is restored or saved with distributed_executor_backend=external_launcher: every "
+                "rank has a scheduler of its own, and restores come to each at another time, so that they would "
+                "plan different steps; use another executor (mp or ray)"
             )
             groups = []
         same = replicas.copies(vllm_config, kv_cache_config)

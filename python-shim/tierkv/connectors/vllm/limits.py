@@ -155,7 +155,7 @@ RESTORE_TIMES_MAX: Final = 1024
 STEP_SAMPLES_MAX: Final = 256
 #: A step is measured when one request computes at least this many tokens: less is decoding.
 STEP_TOKENS_MIN: Final = 16
-#: Tokens left to compute on a CPU with AMX until a step of as many has run: fewer have killed fresh engines.
+#: Tokens that restores leave to compute on a CPU with AMX until a step of as many has run; smaller steps kill engines.
 AMX_FIRST_TOKENS: Final = 64
 #: Tenants whose numbers are cached, so that they are not computed for every block.
 TENANTS_REMEMBERED: Final = 4096

@@ -213,7 +213,7 @@ class Channel:
             return
         self._refusals.add(cause)
         log.warning(
-            "tierKV: sidecar at %s: %s; the engine runs on without it (said once)",
+            "tierKV: sidecar at %s: %s; the engine runs on without it (logged once)",
             self._path,
             reason,
         )
@@ -280,7 +280,7 @@ class Channel:
         if not self._was_ever_welcome:
             log.info("tierKV: sidecar at %s: connected", self._path)
         elif self._complained:
-            log.info("tierKV: sidecar at %s: it is there again", self._path)
+            log.info("tierKV: sidecar at %s: connected again", self._path)
         self._was_ever_welcome = True
         self._complained = ""
         self._listener.on_open(welcome)

@@ -81,14 +81,14 @@ def note_length(request: Any, grid: Grid, counters: Counters) -> None:
         if is_first and any(group.is_state for group in grid.groups):
             log.info(
                 "tierKV: a prompt of %d tokens is not longer than one block of this hybrid model (%d tokens), so "
-                "nothing of it can be restored; further ones are counted only (shim_prompts_below_block)",
+                "nothing of it can be restored; further such prompts are only counted (shim_prompts_below_block)",
                 request.num_tokens,
                 grid.step,
             )
     elif grid.beyond(request) > 0 and counters.add("prompts_cut") == 1:
         log.warning(
-            "tierKV: of a prompt of %d tokens the first %d are looked up, which is what one question may hold; "
-            "further ones are counted only (shim_prompts_cut)",
+            "tierKV: of a prompt of %d tokens the first %d are looked up, the most of one look-up; "
+            "further such prompts are only counted (shim_prompts_cut)",
             request.num_tokens,
             grid.limit(request),
         )

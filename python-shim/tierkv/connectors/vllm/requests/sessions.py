@@ -40,8 +40,8 @@ class Sessions:
         state.cursor.returns = self._visits.goes_on(state.request) or is_wanted
         if wish.ignored and self._counters.add("wishes_ignored") == 1:
             log.warning(
-                "tierKV: a request's kv_transfer_params has %s, which is ignored (docs/how-to/requests.md says what "
-                "may stand there); further ones are counted only (shim_wishes_ignored)",
+                "tierKV: a request's kv_transfer_params has %s, which is ignored (docs/how-to/requests.md has the "
+                "known keys and values); further such requests are only counted (shim_wishes_ignored)",
                 ", ".join(repr(name) for name in wish.ignored),
             )
 
