@@ -47,7 +47,8 @@ def conversations(axes: Axes) -> None:
     kinds = {
         "vLLM alone": "vLLM alone",
         "vLLM's offloading to host memory": "vLLM's offloading,\nwith a CPU worker of ours",
-        "tierKV, raw": "tierKV",
+        "tierKV, own vault, raw": "tierKV, own vault",
+        "tierKV, raw": "tierKV, vault over TCP",
         "a cache of everything": "a cache of everything",
     }
     loads = {
