@@ -134,9 +134,17 @@ const SIMULATION = "test/sidecar/vaults/pools.simulation.test.ts";
 const engines = (...names) => names.map((name) => `test/engine/test_${name}.py`);
 /**
  * Real engines for every change: the shapes of cached state that differ most, restores and what they refuse, an
- * exception at each entry point, what two engines share, and the oldest release. `newest release` and `oldest release` run all files.
+ * exception at each entry point, what two engines share, the oldest release, and a published model as INT8. `newest release` and
+ * `oldest release` run all files.
  */
-export const EVERY_CHANGE = engines("restore", "shapes", "releases", "guards", "two_engines");
+export const EVERY_CHANGE = engines(
+  "restore",
+  "shapes",
+  "releases",
+  "guards",
+  "two_engines",
+  "published",
+);
 
 /** SGLang's own pools and server, in an environment of their own. */
 const SGLANG = engines("sglang_pools", "sglang", "sglang_servers");
