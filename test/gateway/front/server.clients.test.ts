@@ -209,7 +209,7 @@ test("a request that cannot be read to its end is answered in its API's form", a
   const slow = new PassThrough().setEncoding("utf8");
   refuseUnread("ERR_HTTP_REQUEST_TIMEOUT", slow, "/v1/completions");
   const late = String(await slow.toArray());
-  expect(late).toMatch(/^HTTP\/1.1 408 [^]*not whole after 60000 ms/);
+  expect(late).toMatch(/^HTTP\/1.1 408 [^]*not complete after 60000 ms/);
 });
 
 test("a tenant's headers reach an engine only where they cannot change what it does", async () => {
