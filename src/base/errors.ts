@@ -57,7 +57,7 @@ const KINDS: Readonly<Record<ErrorKindName, ErrorKind>> = {
 const CATALOGUE = {
   // Wrong arguments or configuration.
   USAGE: ["user", "{reason}"],
-  NAMES_UNRESOLVED: ["down", "{address} stands for no vault: {reason}; {fix}"],
+  NAMES_UNRESOLVED: ["down", "no vault is known of {address}: {reason}; {fix}"],
   CONFIG_UNREADABLE: ["user", "{path}: cannot be read: {reason}; {fix}"],
   CONFIG_SYNTAX: ["user", "{where}: not valid TOML: {reason}"],
   CONFIG_UNKNOWN_KEY: ["user", "{where}: {key} = {value}: unknown key; {fix}"],

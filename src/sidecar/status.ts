@@ -4,7 +4,7 @@ import { RESTORES_SHOWN_MAX } from "../base/limits/seen.ts";
 import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../base/metrics.ts";
 import { coreInfo, recordKeysStatus } from "../base/native.ts";
 import { nowMs, wallClockMs } from "../base/time.ts";
-import type { Tier } from "../client/source.ts";
+import type { BlockStore, Tier } from "../client/source.ts";
 import type { Config } from "../config/config.ts";
 import type { SourceKind } from "../discovery/source.ts";
 import type { EngineStatus } from "./engine/engine-status.ts";
@@ -40,6 +40,8 @@ export interface VaultStatus {
   form: Form | null;
   /** Of a store that others run: what it refused (`refused_`) and what requests to it cost (`requests_`); null: a vault. */
   counts: Readonly<Record<string, number>> | null;
+  /** The bucket behind it, which is asked for what it lacks; null: there is none. */
+  behind: { address: string; state: string; trouble: string } | null;
   /** Its statistics; null: no answer, or none requested yet. */
   seen: VaultSeen | null;
 }
@@ -130,6 +132,13 @@ function describeVaults(
     const form = name === "kv" ? codecs.formOf(address) : null;
     const known = { address, source, state, trouble, lanes, isLent, share, isDraining };
     const counts = client.counts?.() ?? null;
-    return { ...known, tier, holes, moved, form, counts, seen };
+    const behind = client.behind === undefined ? null : placeOf(client.behind);
+    return { ...known, tier, holes, moved, form, counts, behind, seen };
   });
 }
+
+const placeOf = ({ address, state, trouble }: BlockStore): NonNullable<VaultStatus["behind"]> => ({
+  address,
+  state,
+  trouble,
+});

@@ -178,13 +178,6 @@ testRefusals({
     "a bucket has no recurrent states",
     "a vault or of Valkey",
   ),
-  "two copies of one vault and shared memory": bad(
-    '[cluster]\nredundancy = "copies:2"\nkv_cold = ["shm:/dev/shm/x", "a:1"]',
-    2,
-    "CONFIG_CONFLICT",
-    "two vaults of a class beside shared memory",
-    'redundancy = "none"',
-  ),
   "a vault's certificate without its key": bad(
     '[vault]\ntls_cert = "/c.pem"',
     2,

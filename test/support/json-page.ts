@@ -19,6 +19,8 @@ const INTERFACES: Readonly<Record<string, string>> = {
   SidecarStatus: "sidecar/status",
   VaultStatus: "sidecar/status",
   VaultSeen: "sidecar/vaults/vault-watch",
+  DiskSeen: "sidecar/vaults/vault-watch",
+  StoreNode: "client/source",
   EngineStatus: "sidecar/engine/engine-status",
   Forecast: "sidecar/restore/forecast",
   Footprint: "sidecar/restore/forecast",

@@ -46,6 +46,7 @@ import type {
   Refusal,
   Settled,
   StoreItem,
+  StoreNode,
 } from "../source.ts";
 import { splitKeys } from "../split.ts";
 
@@ -397,22 +398,6 @@ export class ColdStore implements BlockStore {
     return new TierkvError("CLOSED", { what: `the client of the store at ${this.address}` });
   }
 }
-
-/** Memory of one node of Valkey, as it tells it. */
-export interface StoreNode {
-  address: string;
-  usedBytes: number;
-  /** 0: no limit. */
-  maxBytes: number;
-  /** `maxmemory-policy`. */
-  policy: string;
-  keys: number;
-  /** Keys with a time to live. */
-  expiring: number;
-  /** Why it does not tell; empty: it does. */
-  trouble: string;
-}
-
 /** Outcome of a flush, as the core writes it. */
 interface FlushedText {
   isUnknown: boolean;

@@ -103,10 +103,15 @@ test("one that has left says so, and without any the exit code is 1", async () =
     moved: 2,
     form: null,
     counts: null,
+    behind: null,
     seen: null,
   };
   expect(shown([row])[1]).toMatch(/^kv +a:1 +dns +up +left +3 +2 +-/);
   expect(shown([{ ...row, isDraining: true }])[1]).toMatch(/^kv +a:1 +dns +up +drains +3 +2 +-/);
+  const behind = { address: "s3://bucket/x", state: "up", trouble: "" };
+  const [, first, second] = shown([{ ...row, behind }]);
+  expect(first).toMatch(/^kv +a:1 /);
+  expect(second).toMatch(/^kv +s3:\/\/bucket\/x +dns +up +behind +-/);
   const sidecar = await openSidecar();
   const { exitCode, stdout } = await runInside([
     "vaults",
