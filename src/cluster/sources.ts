@@ -148,7 +148,12 @@ function namedLists(config: Config, resolver: Resolving): Promise<VaultTarget[]>
 
 /** Returns every vault known now. Throws NAMES_UNRESOLVED. */
 export async function allTargets(config: Config): Promise<VaultTarget[]> {
-  return [...vaultTargets(config), ...(await namedTargets(config))];
+  return eachOnce([...vaultTargets(config), ...(await namedTargets(config))]);
+}
+
+/** A vault that is written down and also stands behind a name is one: the name tells more of it. */
+function eachOnce(targets: readonly VaultTarget[]): VaultTarget[] {
+  return [...new Map(targets.map((target) => [target.address, target])).values()];
 }
 
 /** Returns every vault known now, and the errors of names that stand for none. */
@@ -166,7 +171,7 @@ export async function knownTargets(
       failures.set(failure.message, failure);
     }
   }
-  return { targets, failures: [...failures.values()] };
+  return { targets: eachOnce(targets), failures: [...failures.values()] };
 }
 
 /** Returns the fit vaults of one role, or all. Throws USAGE if there is none; `verb`: the command's purpose. */

@@ -28,6 +28,14 @@ export function loadConfig(path: string | null, env: Environment = process.env):
   return config;
 }
 
+/** The same; where the file is not there, the defaults with its path. */
+export function loadOrDefaults(path: string | null, env: Environment): Config {
+  const file = findFile(path, env);
+  const isThere = file === null || statSync(file, { throwIfNoEntry: false }) !== undefined;
+  const { config } = isThere ? { config: null } : checkConfig("", file, env);
+  return config ?? loadConfig(path, env);
+}
+
 /** Finds, reads and checks the file at `path`; null: there is none. Throws only when it cannot be read. */
 export function checkFile(
   path: string | null,

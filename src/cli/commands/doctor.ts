@@ -178,8 +178,9 @@ async function measure(
   const links: LinkPaces = {};
   const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
   const up = new Set(targets.filter(({ reachable }) => reachable).map(({ address }) => address));
-  const { allTargets } = await import("../../cluster/sources.ts");
-  const measured = (await allTargets(config)).filter(({ address }) => up.has(address));
+  const { knownTargets } = await import("../../cluster/sources.ts");
+  const { targets: known } = await knownTargets(config);
+  const measured = known.filter(({ address }) => up.has(address));
   for (const [at, target] of measured.entries()) {
     const onRound = (done: number): void => {
       const all = DOCTOR_ROUNDS * measured.length;

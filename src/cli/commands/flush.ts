@@ -17,7 +17,7 @@ import type { VaultRole, VaultTarget } from "../../cluster/targets.ts";
 import type { VaultLink } from "../../cluster/vault-link.ts";
 import type { Config } from "../../config/config.ts";
 import type { FlushedSidecar, FlushReply } from "../../wire/messages.ts";
-import type { Call } from "../shell/call.ts";
+import type { Call, Outcome } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 import { Progress } from "../shell/progress.ts";
 
@@ -37,8 +37,9 @@ export function addFlush(program: Command): void {
     .description(
       "Drops every record of the configured vaults, or only the selected ones, in memory and on disk. Drops their\n" +
         "copies and pending saves in all connected sidecars too. Engines compute those blocks again. An engine's own GPU\n" +
-        "cache stays; POST /reset_prefix_cache to the engine clears it. Exit code 1 if nothing matched the named model,\n" +
-        "namespace or tenant, or a vault did not answer.",
+        "cache stays; POST /reset_prefix_cache to the engine clears it. A bucket is emptied by its own tools: the command\n" +
+        "for that is printed. Exit code 1 if nothing matched the named model, namespace or tenant, or a vault did not\n" +
+        "answer; 3 if all was flushed but a bucket.",
     )
     .addOption(
       new Option(
@@ -64,13 +65,19 @@ export function addFlush(program: Command): void {
     .does(flush);
 }
 
-async function flush(call: Call<FlushOptions>): Promise<boolean> {
+/** Exit code where all was flushed but what a bucket's own tools must remove. */
+const EXIT_BY_HAND = 3;
+
+async function flush(call: Call<FlushOptions>): Promise<Outcome> {
   const config = call.loadConfig();
   const { chosenTargets } = await import("../../cluster/sources.ts");
-  const targets = await chosenTargets(config, call.options.target, "flush");
+  const chosen = await chosenTargets(config, call.options.target, "flush");
   const scope = await scopeOf(call.options, config);
+  const targets = chosen.filter((target) => !isBucket(target));
+  const buckets = chosen.filter((target) => isBucket(target) && mayHold(target, scope));
   const asks = "flush asks before it drops records";
-  if (call.options.yes !== true && !(await call.confirms(asks, questionOf(targets, scope)))) {
+  const isAsked = call.options.yes !== true && targets.length > 0;
+  if (isAsked && !(await call.confirms(asks, questionOf(targets, scope)))) {
     call.print({ flushed: [] }, ["nothing was dropped"]);
     return false;
   }
@@ -86,19 +93,47 @@ async function flush(call: Call<FlushOptions>): Promise<boolean> {
     () => progress.at(done, targets.length, "vaults, and the sidecars that hold copies"),
     PROGRESS_EVERY_MS,
   );
-  const results = await Promise.all(
+  const flushes = await Promise.all(
     targets.map(async (target) => {
       const flushed = await flushOne(() => linkTo(config, target, logger, 0), target, scope, id);
       done += 1;
       return flushed;
     }),
   ).finally(() => clearInterval(ticker));
-  const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
-  const lines = results.flatMap(describe);
-  const unknown = unmatched(scope, results);
-  if (unknown !== null) lines.push(unknown);
-  call.print({ flushed: results }, isEngineNear ? [...lines, OWN_CACHE] : lines);
-  return unknown === null && results.every(({ error }) => error === null);
+  const isEngineNear = flushes.some(({ sidecars }) => sidecars.length > 0);
+  const unknown = unmatched(scope, flushes);
+  const left = buckets.map((bucket) => leftInBucket(bucket, scope));
+  const lines = [
+    ...flushes.flatMap(describe),
+    ...(unknown === null ? [] : [unknown]),
+    ...(isEngineNear ? [OWN_CACHE] : []),
+    ...left.flatMap((bucket) => describeLeft(bucket, scope)),
+  ];
+  call.print({ flushed: [...flushes, ...left] }, lines);
+  if (unknown !== null || flushes.some(({ error }) => error !== null)) return false;
+  return left.length === 0 || EXIT_BY_HAND;
+}
+
+const isBucket = ({ address }: VaultTarget): boolean => storeKind(address) === "s3";
+
+function mayHold({ classes }: VaultTarget, { recordClass }: Scope): boolean {
+  return recordClass === null || classes.includes(recordClass);
+}
+
+/** A bucket's objects lie below its prefix, in a folder for each namespace. */
+function leftInBucket({ name, address }: VaultTarget, { namespace }: Scope): Flushed {
+  const folder = namespace === null ? "" : `${namespace.toString("hex")}/`;
+  const byHand = `aws s3 rm --recursive ${address.replace(/\/*$/, "/")}${folder}`;
+  return { target: name, address, ...NOTHING, byHand, error: null };
+}
+
+function describeLeft({ target, address, byHand }: Flushed, scope: Scope): string[] {
+  const isPart = scope.model !== null || scope.tenant !== 0;
+  const whole = isPart ? ", of all models and tenants, which it does not tell apart" : "";
+  return [
+    `${target} at ${address}: its objects stay, and are restored again until its own tools remove them${whole}:`,
+    `  ${byHand}`,
+  ];
 }
 
 /** Returns a line if vaults answered, and nothing matched what was named; null: it did, or nothing was named. */
@@ -172,8 +207,21 @@ function questionOf(
 interface Flushed extends FlushReply {
   target: string;
   address: string;
+  /** Command that removes a bucket's objects; null: nothing is left to remove. */
+  byHand: string | null;
   error: string | null;
 }
+
+const NOTHING: FlushReply = {
+  records: 0,
+  bytes: 0,
+  diskBytes: 0,
+  volatile: false,
+  number: 0,
+  unknownModel: false,
+  models: [],
+  sidecars: [],
+};
 
 async function flushOne(
   link: () => Promise<VaultLink>,
@@ -181,8 +229,6 @@ async function flushOne(
   { namespace, recordClass, model, tenant }: Scope,
   id: string,
 ): Promise<Flushed> {
-  const none = { unknownModel: false, models: [], sidecars: [] };
-  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, ...none };
   let client: Vault | null = null;
   try {
     const { sayHello } = await import("../../diagnosis/reach.ts");
@@ -190,9 +236,10 @@ async function flushOne(
     ({ client } = linked);
     await sayHello(client, linked.isTls);
     const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model, tenant, id);
-    return { target: name, address, ...flushed, error: null };
+    return { target: name, address, ...flushed, byHand: null, error: null };
   } catch (error) {
-    return { target: name, address, ...nothing, error: withAdvice(toTierkvError(error)) };
+    const reason = withAdvice(toTierkvError(error));
+    return { target: name, address, ...NOTHING, byHand: null, error: reason };
   } finally {
     client?.close();
   }

@@ -85,6 +85,7 @@ test("one vault that is down does not keep the other from being flushed", async 
         address: vault.address,
         ...nothing,
         number: expect.any(Number) as number,
+        byHand: null,
         error: null,
       },
       {
@@ -92,6 +93,7 @@ test("one vault that is down does not keep the other from being flushed", async 
         address: "127.0.0.1:1",
         ...nothing,
         number: 0,
+        byHand: null,
         error: expect.stringContaining("ssm vault at 127.0.0.1:1 does not answer") as string,
       },
     ],
@@ -221,6 +223,36 @@ test("of vaults without pool_key the one that is away is named, the command fail
     expect.stringContaining(`kv_cold at ${away.address}: 3 records dropped`),
   ]);
   expect([await held(near), await held(away)]).toEqual([0, 0]);
+});
+
+test("a bucket behind a vault is not asked, and the command that empties it is printed with exit code 3", async () => {
+  const tiers = join(dir, "tiers.toml");
+  const bucket = "s3://bucket/tierkv";
+  writeFileSync(tiers, `[cluster]\nkv_cold = ["${vault.address}", "${bucket}"]\n`);
+  const client = openClient(vault);
+  const records = makeRecords(2);
+  await client.put(NAMESPACE, records, SOON_MS);
+  const run = (...more: string[]): ReturnType<typeof runInside> =>
+    runInside(["flush", "--config", tiers, ...more]);
+  const asked = await run("--class", "ssm", "--yes");
+  expect([asked.exitCode, asked.stdout]).toEqual([0, expect.not.stringContaining("bucket")]);
+  const hex = NAMESPACE.toString("hex");
+  const part = await run("--namespace", hex, "--yes", "--json");
+  expect(part.exitCode).toBe(3);
+  expect(JSON.parse(part.stdout)).toMatchObject({
+    flushed: [
+      { records: 2, byHand: null, error: null },
+      { address: bucket, byHand: `aws s3 rm --recursive ${bucket}/${hex}/`, error: null },
+    ],
+  });
+  const whole = await run("--yes", "--tenant", "a");
+  expect([whole.exitCode, whole.stdout]).toEqual([1, expect.stringContaining("of all models and")]);
+  const all = await run();
+  expect(all.asked).toEqual([`Drop every record of kv_cold at ${vault.address}? [y/N]`]);
+  writeFileSync(tiers, `[cluster]\nkv_cold = "${bucket}"\n`);
+  const alone = await run();
+  expect([alone.exitCode, alone.asked]).toEqual([3, []]);
+  expect(alone.stdout).toContain(`\n  aws s3 rm --recursive ${bucket}/\n`);
 });
 
 test("a model that no vault knows is an error with the names that they know", async () => {
