@@ -17,8 +17,9 @@ import { SHARE_SAMPLES } from "../../base/limits/pool.ts";
 import { showShare } from "../../base/text.ts";
 import { randomId } from "../../base/time.ts";
 import { isReached } from "../../cluster/credentials.ts";
+import { hasTwoPlaces, ONE_PLACE } from "../../cluster/targets.ts";
 import { checkConfig } from "../../config/check.ts";
-import type { Config } from "../../config/config.ts";
+import type { Address, Config } from "../../config/config.ts";
 import { setText } from "../../config/edit.ts";
 import { homeOf } from "../../config/own-places.ts";
 import { Placement } from "../../pool/placement.ts";
@@ -118,6 +119,7 @@ export function changeList(call: Call, only: RecordClass | undefined, isAdded: b
     describeWritten(written, lists),
     ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
     ...(before.length === 0 ? [] : [share]),
+    ...(hasTwoPlaces(changedOf(config, lists)) ? [] : [ONE_PLACE]),
     "write the same on all machines of the pool, and start running sidecars again",
   ]);
   return isDone;
@@ -143,6 +145,17 @@ function changedList(
   const list = known.filter((text) => text !== address);
   if (list.length > 0) return list;
   throw wrong(`it is the only one: take ${key} out of ${config.path ?? "the file"}`);
+}
+
+/** The cluster with changed lists; of their addresses only the text counts here. */
+function changedOf({ cluster }: Config, { kv, ssm }: Partial<Record<RecordClass, string[]>>): Config["cluster"] {
+  const of = (texts: readonly string[]): Address[] =>
+    texts.map((text) => ({ host: "", port: 0, text }));
+  return {
+    ...cluster,
+    kvCold: kv === undefined ? cluster.kvCold : of(kv),
+    ssmCold: ssm === undefined ? cluster.ssmCold : of(ssm),
+  };
 }
 
 const NOT_JOINED =

@@ -254,7 +254,7 @@ export class Restorer {
     const held: Held = { t: "held", req, plan: number, groups, tokens, windows };
     if (computeS !== null) held.compute_ms = Math.round(computeS * 1000);
     this.#options.send(held);
-    this.#options.reuse.answered(namespace, asked, answer);
+    this.#options.reuse.answered(namespace, asked, answer, this.#options.outcomes);
     if (plan.isRefused) {
       this.#finish(plan, "slower");
       probeLink(context, namespace, boundary.ranges);

@@ -157,6 +157,16 @@ test("add and remove write this machine's list, say what moves, and refuse what 
   expect(readFileSync(config, "utf8")).toContain('ssm_cold = "127.0.0.7:1"');
 });
 
+test("of two vaults with copies:2 the lost one is removed, and what one vault means is said", async () => {
+  const config = join(testDirectory(), "tierkv.toml");
+  const toml = '[cluster]\nredundancy = "copies:2"\nkv_cold = ["127.0.0.1:1", "127.0.0.2:1"]\n';
+  writeFileSync(config, toml);
+  const argv = ["vaults", "remove", "127.0.0.2:1", "--config", config];
+  const { exitCode, stdout } = await runInside(argv);
+  expect([exitCode, stdout]).toEqual([0, expect.stringContaining("so each record lies once: add")]);
+  expect(readFileSync(config, "utf8")).toContain('kv_cold = "127.0.0.1:1"');
+});
+
 test("a vault of both classes is removed from both lists, or from one by its class", async () => {
   const config = join(testDirectory(), "tierkv.toml");
   const both = '[cluster]\nkv_cold = ["a:1", "b:1"]\nssm_cold = ["a:1", "b:1"]\n';
