@@ -114,6 +114,14 @@ testRefusals({
     2,
     "CONFIG_BAD_VALUE",
     "10.0.0.1:8000 stands there twice",
+    'write engines = ["10.0.0.1:8000"]',
+  ),
+  "a vault twice in a long list": bad(
+    `[cluster]\nkv_cold = ${JSON.stringify(["a:1", ..."abcdefghi"].map((name) => (name === "a:1" ? name : `${name}:1`)))}`,
+    2,
+    "CONFIG_BAD_VALUE",
+    "a:1 stands there twice",
+    'leave one "a:1" out',
   ),
   "shared memory without a path": bad(
     '[cluster]\nkv_cold = "shm:tierkv"',

@@ -30,13 +30,14 @@ export function addDoctor(program: Command): void {
     .command("doctor")
     .summary("measure this set-up and predict the prompts that tierKV speeds up")
     .description(
-      "Measures each vault's link with its own records, reads the costs of computing and loading from the sidecar, and\n" +
-        "predicts the gain. The prediction covers prompts from 1k tokens to the engine's longest. Run it on the engine's\n" +
-        "machine after the engine has answered a few prompts. Problems come first. Exit code 1 if there is a problem, if\n" +
-        "a restore helps no prompt, or if too little is known. With --engine, run it on a machine that could hold a\n" +
-        "vault; the engine's machine needs no tierKV. It sends random prompts for half a minute, measures the link, and\n" +
-        "predicts the time that restores save. With --shm, it measures a region's latency and rate, and checks that\n" +
-        "another process sees its writes. Run it with --shm-peer first on a second machine that maps the region.",
+      "Measures each vault's link with records of its own, reads the costs of computing and loading from the sidecar,\n" +
+        "and predicts the gain. The records are deleted at the end; a full vault evicts others for them. The prediction\n" +
+        "covers prompts from 1k tokens to the engine's longest. Run it on the engine's machine after the engine has\n" +
+        "answered a few prompts. Problems come first. Exit code 1 if there is a problem, if a restore helps no prompt, or\n" +
+        "if too little is known. With --engine, run it on a machine that could hold a vault; the engine's machine needs no\n" +
+        "tierKV. It sends random prompts for half a minute, measures the link, and predicts the time that restores save.\n" +
+        "With --shm, it measures a region's latency and rate, and checks that another process sees its writes. Run it with\n" +
+        "--shm-peer first on a second machine that maps the region.",
     )
     .option("--engine <url>", "address of an engine without tierKV, like http://192.168.1.20:8000")
     .option("--model <path>", "config.json of the engine's model, or its folder; with --engine")
