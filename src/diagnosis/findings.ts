@@ -1,5 +1,6 @@
 // Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
 import { arenaBytesFor } from "../arena/sizing.ts";
+import { storeKind } from "../base/hosts.ts";
 import { showBytes } from "../base/text.ts";
 import type { StoreNode } from "../client/source.ts";
 import { hasTwoPlaces, ONE_PLACE, OWN_VAULT } from "../cluster/targets.ts";
@@ -116,13 +117,26 @@ function gatewayEngineDown({ fleet }: Seen): Finding[] {
 }
 
 function unreachable({ targets, sidecar }: Seen): Finding[] {
-  return targets.flatMap(({ target, error, refused }) => {
+  return targets.flatMap(({ target, address, error, refused }) => {
     // Without its sidecar the own vault is down, too; the sidecar's finding is enough.
     if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
+    if (isReachedBySidecar(sidecar, address)) {
+      const why = "this command takes credentials from its own environment";
+      return [note("store_unasked", `the sidecar reaches ${address}, and ${why}: ${error}`)];
+    }
     return [
       refused ? problem("vault_refused", `refused: ${error}`) : problem("unreachable", error),
     ];
   });
+}
+
+/** Whether the sidecar, whose environment may have other credentials, has reached the store at that address. */
+function isReachedBySidecar(sidecar: Seen["sidecar"], address: string): boolean {
+  if (storeKind(address) === null) return false;
+  const places = Object.values(sidecar?.vaults ?? {}).flatMap((vaults) =>
+    vaults.flatMap(({ behind, ...vault }) => (behind === null ? [vault] : [vault, behind])),
+  );
+  return places.some((place) => place.address === address && place.state === "up");
 }
 
 /** Returns the sidecar's vaults of both classes, named by class. */

@@ -280,6 +280,22 @@ test("what a sidecar saw of its vaults is found as well as what vaults say thems
   expect(asked.map(({ code }) => code)).toEqual([]);
 });
 
+test("a store that this shell has no credentials for is a note where the sidecar reaches it", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const address = "s3://bucket/x";
+  const [own, vault] = seen.targets;
+  const bucket = { ...vault!, address, reachable: false, refused: true, error: "no credentials" };
+  const [kv] = seen.sidecar!.vaults.kv;
+  const found = (state: string): string[] => {
+    const behind = { address, state, trouble: "" };
+    const sidecar = { ...seen.sidecar!, vaults: { kv: [{ ...kv!, behind }], ssm: [] } };
+    return findings({ ...seen, targets: [own!, vault!, bucket], sidecar }).map(({ code }) => code);
+  };
+  expect(found("up")).toEqual(["store_unasked"]);
+  expect(found("down")).toEqual(["vault_refused"]);
+});
+
 test("an engine of the gateway that is down is a problem, with the gateway's reason", async () => {
   const { look } = await open();
   const seen = await look();
