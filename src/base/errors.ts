@@ -86,6 +86,7 @@ const CATALOGUE = {
   STORE_FAILED: ["setup", "{reason}"],
   SYSTEM: ["setup", "{reason}"],
   DEMO_FAILED: ["setup", "{reason}"],
+  ENGINE_MISSING: ["setup", "an engine needs a Python with vLLM and tierKV, and {reason}; {fix}"],
   ENGINE_ANSWER: ["setup", "{reason}"],
   ENGINE_UNANSWERED: ["setup", "no vLLM answers at {url}: {reason}"],
 
