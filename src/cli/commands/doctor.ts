@@ -61,10 +61,13 @@ export interface Outlook {
   isBeyond: boolean;
   /** True: `restoreMs` follows from what this engine's restores took; otherwise from links as measured now. */
   isSeen: boolean;
+  /** True: `computeMs` and `restoreMs` hold what lies between the engine's server and its steps, as restored requests showed it. */
+  hasAside: boolean;
   /** False: the engine has restored too little to know how long it copies, and that time is left out of `restoreMs`. */
   hasLoaded: boolean;
+  /** Milliseconds to the first token, from a request's arrival at the engine's server where restores told what lies beside computing. */
   computeMs: number | null;
-  /** Milliseconds to the first token: look-up, fetch, load, and computing the rest. */
+  /** The same of a restore: look-up, fetch, load, and computing the rest. */
   restoreMs: number;
   /** `computeMs` over `restoreMs`; null: `computeMs` is not known. */
   gain: number | null;
@@ -163,8 +166,10 @@ const BEYOND =
   "  * longer than any prompt that the engine has computed since it started: its times follow from shorter prompts";
 const UNLOADED =
   "  restored: without the engine's copying, because it has restored fewer than two prompts since it started";
-const SEEN =
-  "  restored: as this engine's restores took so far, and computing what they leave; its HTTP server is not in it";
+const SEEN = "  restored: as this engine's restores took so far, and computing what they leave";
+const ASIDE =
+  "  both: from a request's arrival at the engine's server to its first token, as restored requests showed";
+const NO_ASIDE = "  both: without what lies between the engine's server and its steps";
 const LEFT_OUT =
   "  restored: at least, by links as measured now; after a few restores of an idle engine, what they took takes its place";
 
@@ -243,7 +248,7 @@ function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
 /** Returns the forecast prompts for which every needed class was measured. */
 export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
   return forecast.flatMap((one) => {
-    const { tokens, isBeyond, computeMs, restMs, loadMs, seenMs, wireBytes } = one;
+    const { tokens, isBeyond, restMs, loadMs, seenMs, asideMs, wireBytes } = one;
     let fetchMs = 0;
     for (const recordClass of RECORD_CLASSES) {
       const bytes = wireBytes[recordClass];
@@ -252,10 +257,12 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
       if (link === undefined) return [];
       fetchMs = Math.max(fetchMs, link.questionMs + (bytes / link.bytesPerS) * 1000);
     }
-    const restoreMs = (seenMs ?? fetchMs + (loadMs ?? 0)) + (restMs ?? 0);
+    const beside = (ms: number): number => Math.max(0, ms + (asideMs ?? 0));
+    const restoreMs = beside((seenMs ?? fetchMs + (loadMs ?? 0)) + (restMs ?? 0));
+    const computeMs = one.computeMs === null ? null : beside(one.computeMs);
     const gain = computeMs === null ? null : computeMs / restoreMs;
-    const isSeen = seenMs !== null;
-    return [{ tokens, isBeyond, isSeen, hasLoaded: loadMs !== null, computeMs, restoreMs, gain }];
+    const known = { isSeen: seenMs !== null, hasAside: asideMs !== null, hasLoaded: loadMs !== null };
+    return [{ tokens, isBeyond, ...known, computeMs, restoreMs, gain }];
   });
 }
 
@@ -287,12 +294,14 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
   const beyond = prompts.some(({ isBeyond }) => isBeyond) ? [BEYOND] : [];
   const unloaded = prompts.some(({ hasLoaded }) => !hasLoaded) ? [UNLOADED] : [];
   const basis = prompts.every(({ isSeen }) => isSeen) ? SEEN : LEFT_OUT;
+  const around = prompts.every(({ hasAside }) => hasAside) ? ASIDE : NO_ASIDE;
   return [
     `${name}:`,
     ...table([head, ...rows], "  "),
     ...beyond,
     ...unloaded,
     basis,
+    around,
     `  ${verdict}`,
   ];
 }
