@@ -131,7 +131,7 @@ function describeLeft({ target, address, byHand }: Flushed, scope: Scope): strin
   const isPart = scope.model !== null || scope.tenant !== 0;
   const whole = isPart ? ", of all models and tenants, which it does not tell apart" : "";
   return [
-    `${target} at ${address}: its objects stay, and are restored again until its own tools remove them${whole}:`,
+    `${target} at ${address}: its objects stay, and are restored again; remove them with its own tools${whole}, then flush again:`,
     `  ${byHand}`,
   ];
 }
