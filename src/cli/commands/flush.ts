@@ -141,6 +141,7 @@ function unmatched(
   { model, namespace, tenant }: Scope,
   results: readonly Flushed[],
 ): string | null {
+  if (results.length === 0) return null;
   if (model !== null) {
     const unknown = unknownModel(model, results);
     if (unknown !== null) return unknown;

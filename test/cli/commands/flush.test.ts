@@ -253,6 +253,7 @@ test("a bucket behind a vault is not asked, and the command that empties it is p
   const alone = await run();
   expect([alone.exitCode, alone.asked]).toEqual([3, []]);
   expect(alone.stdout).toContain(`\n  aws s3 rm --recursive ${bucket}/\n`);
+  expect((await run("--yes", "--namespace", hex)).exitCode).toBe(3);
 });
 
 test("a model that no vault knows is an error with the names that they know", async () => {
