@@ -134,7 +134,7 @@ function unreachable({ targets, sidecar }: Seen): Finding[] {
 function isReachedBySidecar(sidecar: Seen["sidecar"], address: string): boolean {
   if (storeKind(address) === null) return false;
   const places = Object.values(sidecar?.vaults ?? {}).flatMap((vaults) =>
-    vaults.flatMap(({ behind, ...vault }) => (behind === null ? [vault] : [vault, behind])),
+    vaults.flatMap(({ behind, ...vault }) => (behind === undefined ? [vault] : [vault, behind])),
   );
   return places.some((place) => place.address === address && place.state === "up");
 }

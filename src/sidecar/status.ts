@@ -40,8 +40,8 @@ export interface VaultStatus {
   form: Form | null;
   /** Of a store that others run: what it refused (`refused_`) and what requests to it cost (`requests_`); null: a vault. */
   counts: Readonly<Record<string, number>> | null;
-  /** The bucket behind it, which is asked for what it lacks; null: there is none. */
-  behind: { address: string; state: string; trouble: string } | null;
+  /** The bucket behind it, which is asked for what it lacks; left out: there is none. */
+  behind?: { address: string; state: string; trouble: string };
   /** Its statistics; null: no answer, or none requested yet. */
   seen: VaultSeen | null;
 }
@@ -132,13 +132,11 @@ function describeVaults(
     const form = name === "kv" ? codecs.formOf(address) : null;
     const known = { address, source, state, trouble, lanes, isLent, share, isDraining };
     const counts = client.counts?.() ?? null;
-    const behind = client.behind === undefined ? null : placeOf(client.behind);
-    return { ...known, tier, holes, moved, form, counts, behind, seen };
+    const behind = client.behind === undefined ? {} : { behind: placeOf(client.behind) };
+    return { ...known, tier, holes, moved, form, counts, ...behind, seen };
   });
 }
 
-const placeOf = ({ address, state, trouble }: BlockStore): NonNullable<VaultStatus["behind"]> => ({
-  address,
-  state,
-  trouble,
-});
+function placeOf({ address, state, trouble }: BlockStore): NonNullable<VaultStatus["behind"]> {
+  return { address, state, trouble };
+}

@@ -167,7 +167,7 @@ export function describe(rows: readonly Row[], columns: number = Infinity): stri
 
 /** A bucket behind a vault or a Valkey: it owns nothing, and is asked for what that lacks. */
 function behindOf({ class: name, source, behind }: Row): string[][] {
-  if (behind === null) return [];
+  if (behind === undefined) return [];
   const { address, state } = behind;
   return [[name, address, source, state, "behind", ...Array<string>(HEAD.length - 5).fill(NONE)]];
 }

@@ -158,7 +158,7 @@ function vaultRow(name: string, vault: VaultStatus, isPool: boolean): string[] {
 
 /** The bucket behind a vault or a Valkey. */
 function behindRow({ behind }: VaultStatus, isPool: boolean): string[][] {
-  if (behind === null) return [];
+  if (behind === undefined) return [];
   const { state, address } = behind;
   const isUp = state === "up" || state === "unknown";
   const rest = Array<string>(isPool ? 12 : 9).fill(NONE);

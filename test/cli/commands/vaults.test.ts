@@ -103,7 +103,6 @@ test("one that has left says so, and without any the exit code is 1", async () =
     moved: 2,
     form: null,
     counts: null,
-    behind: null,
     seen: null,
   };
   expect(shown([row])[1]).toMatch(/^kv +a:1 +dns +up +left +3 +2 +-/);
