@@ -37,6 +37,7 @@ const CHECKS: readonly Check[] = [
   unresolved,
   unreachable,
   vaultDown,
+  bucketDown,
   gatewayEngineDown,
   sidecarStale,
   copiesAlone,
@@ -165,6 +166,18 @@ function vaultDown({ sidecar, targets }: Seen): Finding[] {
     const text = `${what} is not used: ${vault.trouble || "see `tierkv status`"}`;
     return [problem("vault_refused", text)];
   });
+}
+
+/** A bucket behind a vault or a Valkey, as the sidecar sees it. */
+function bucketDown({ sidecar, targets }: Seen): Finding[] {
+  return Object.values(sidecar?.vaults ?? {}).flatMap((vaults) =>
+    vaults.flatMap(({ behind }) => {
+      const isTold = targets.some(({ address }) => address === behind?.address);
+      if (behind?.state !== "down" || isTold) return [];
+      const what = `the bucket ${behind.address} is not used: ${behind.trouble}`;
+      return [problem("unreachable", `${what}; what only it holds is computed again`)];
+    }),
+  );
 }
 
 /** A sidecar that runs with another list of vaults than the configuration has now; lists behind names follow by themselves. */

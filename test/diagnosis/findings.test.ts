@@ -296,6 +296,17 @@ test("a store that this shell has no credentials for is a note where the sidecar
   expect(found("down")).toEqual(["vault_refused"]);
 });
 
+test("a bucket that the sidecar cannot use is a problem where nobody else asked it", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const [kv] = seen.sidecar!.vaults.kv;
+  const behind = { address: "s3://bucket/x", state: "down", trouble: "403 AccessDenied" };
+  const sidecar = { ...seen.sidecar!, vaults: { kv: [{ ...kv!, behind }], ssm: [] } };
+  const [found, ...others] = findings({ ...seen, targets: [], sidecar });
+  expect([found?.severity, others]).toEqual(["problem", []]);
+  expect(found?.text).toMatch(/^the bucket s3:\/\/bucket\/x is not used: 403 AccessDenied; /);
+});
+
 test("an engine of the gateway that is down is a problem, with the gateway's reason", async () => {
   const { look } = await open();
   const seen = await look();
