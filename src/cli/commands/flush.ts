@@ -37,9 +37,9 @@ export function addFlush(program: Command): void {
     .description(
       "Drops every record of the configured vaults, or only the selected ones, in memory and on disk. Drops their\n" +
         "copies and pending saves in all connected sidecars too. Engines compute those blocks again. An engine's own GPU\n" +
-        "cache stays; POST /reset_prefix_cache to the engine clears it. A bucket is emptied by its own tools: the command\n" +
-        "for that is printed. Exit code 1 if nothing matched the named model, namespace or tenant, or a vault did not\n" +
-        "answer; 3 if all was flushed but a bucket.",
+        "cache stays; POST /reset_prefix_cache to the engine clears it. A bucket's objects are removed, but not by model or\n" +
+        "tenant, which it does not tell apart. Exit code 1 if nothing matched the named model, namespace or tenant, or a\n" +
+        "vault did not answer; 3 if all was flushed but a bucket.",
     )
     .addOption(
       new Option(
@@ -73,14 +73,41 @@ async function flush(call: Call<FlushOptions>): Promise<Outcome> {
   const { chosenTargets } = await import("../../cluster/sources.ts");
   const chosen = await chosenTargets(config, call.options.target, "flush");
   const scope = await scopeOf(call.options, config);
-  const targets = chosen.filter((target) => !isBucket(target));
-  const buckets = chosen.filter((target) => isBucket(target) && mayHold(target, scope));
+  const inScope = chosen.filter((target) => !isBucket(target) || mayHold(target, scope));
+  // A bucket does not tell models and tenants apart.
+  const isByHand = scope.model !== null || scope.tenant !== 0;
+  const targets = inScope.filter((target) => !isByHand || !isBucket(target));
   const asks = "flush asks before it drops records";
   const isAsked = call.options.yes !== true && targets.length > 0;
   if (isAsked && !(await call.confirms(asks, questionOf(targets, scope)))) {
     call.print({ flushed: [] }, ["nothing was dropped"]);
     return false;
   }
+  const flushes = await flushAll(call, config, targets, scope);
+  const isEngineNear = flushes.some(({ sidecars }) => sidecars.length > 0);
+  const unknown = unmatched(scope, flushes);
+  const left = inScope.filter((target) => !targets.includes(target)).map(leftInBucket);
+  const lines = [
+    ...flushes.flatMap(describe),
+    ...(unknown === null ? [] : [unknown]),
+    ...(isEngineNear ? [OWN_CACHE] : []),
+    ...left.flatMap(describeLeft),
+  ];
+  call.print({ flushed: [...flushes, ...left] }, lines);
+  if (unknown !== null || flushes.some(({ error }) => error !== null)) return false;
+  return left.length === 0 || EXIT_BY_HAND;
+}
+
+/**
+ * Flushes buckets first, so that nothing comes back from them, then all others at once, and then what was stored in the buckets
+ * meanwhile.
+ */
+async function flushAll(
+  call: Call,
+  config: Config,
+  targets: readonly VaultTarget[],
+  scope: Scope,
+): Promise<Flushed[]> {
   const { linkTo } = await import("../../cluster/vault-link.ts");
   const logger = createLogger("flush", {
     level: config.log.level === "debug" ? "debug" : "silent",
@@ -93,25 +120,25 @@ async function flush(call: Call<FlushOptions>): Promise<Outcome> {
     () => progress.at(done, targets.length, "vaults, and the sidecars that hold copies"),
     PROGRESS_EVERY_MS,
   );
-  const flushes = await Promise.all(
-    targets.map(async (target) => {
-      const flushed = await flushOne(() => linkTo(config, target, logger, 0), target, scope, id);
-      done += 1;
-      return flushed;
-    }),
-  ).finally(() => clearInterval(ticker));
-  const isEngineNear = flushes.some(({ sidecars }) => sidecars.length > 0);
-  const unknown = unmatched(scope, flushes);
-  const left = buckets.map((bucket) => leftInBucket(bucket, scope));
-  const lines = [
-    ...flushes.flatMap(describe),
-    ...(unknown === null ? [] : [unknown]),
-    ...(isEngineNear ? [OWN_CACHE] : []),
-    ...left.flatMap((bucket) => describeLeft(bucket, scope)),
-  ];
-  call.print({ flushed: [...flushes, ...left] }, lines);
-  if (unknown !== null || flushes.some(({ error }) => error !== null)) return false;
-  return left.length === 0 || EXIT_BY_HAND;
+  const flushed = new Map<VaultTarget, Flushed>();
+  const flushEach = async (some: readonly VaultTarget[]): Promise<void> => {
+    const each = some.map(async (target) => {
+      const now = await flushOne(() => linkTo(config, target, logger, 0), target, scope, id);
+      const records = (flushed.get(target)?.records ?? 0) + now.records;
+      flushed.set(target, { ...now, records });
+      done = flushed.size;
+    });
+    await Promise.all(each);
+  };
+  try {
+    const buckets = targets.filter(isBucket);
+    await flushEach(buckets);
+    await flushEach(targets.filter((target) => !isBucket(target)));
+    await flushEach(buckets.filter((bucket) => flushed.get(bucket)?.error === null));
+  } finally {
+    clearInterval(ticker);
+  }
+  return targets.flatMap((target) => flushed.get(target) ?? []);
 }
 
 const isBucket = ({ address }: VaultTarget): boolean => storeKind(address) === "s3";
@@ -120,18 +147,14 @@ function mayHold({ classes }: VaultTarget, { recordClass }: Scope): boolean {
   return recordClass === null || classes.includes(recordClass);
 }
 
-/** A bucket's objects lie below its prefix, in a folder for each namespace. */
-function leftInBucket({ name, address }: VaultTarget, { namespace }: Scope): Flushed {
-  const folder = namespace === null ? "" : `${namespace.toString("hex")}/`;
-  const byHand = `aws s3 rm --recursive ${address.replace(/\/*$/, "/")}${folder}`;
+function leftInBucket({ name, address }: VaultTarget): Flushed {
+  const byHand = `aws s3 rm --recursive ${address.replace(/\/*$/, "/")}`;
   return { target: name, address, ...NOTHING, byHand, error: null };
 }
 
-function describeLeft({ target, address, byHand }: Flushed, scope: Scope): string[] {
-  const isPart = scope.model !== null || scope.tenant !== 0;
-  const whole = isPart ? ", of all models and tenants, which it does not tell apart" : "";
+function describeLeft({ target, address, byHand }: Flushed): string[] {
   return [
-    `${target} at ${address}: its objects stay, and are restored again; remove them with its own tools${whole}, then flush again:`,
+    `${target} at ${address}: its objects stay, and are restored again: it does not tell models and tenants apart. Flush it by --namespace, or remove all of it and flush again:`,
     `  ${byHand}`,
   ];
 }
@@ -208,7 +231,7 @@ function questionOf(
 interface Flushed extends FlushReply {
   target: string;
   address: string;
-  /** Command that removes a bucket's objects; null: nothing is left to remove. */
+  /** Command that removes all of a bucket's objects; null: nothing is left to be done. */
   byHand: string | null;
   error: string | null;
 }
@@ -268,6 +291,7 @@ function isNothing({ records, sidecars, error }: Flushed): boolean {
 function describe(flushed: Flushed): string[] {
   const { target, address, records, bytes, diskBytes, error } = flushed;
   if (error !== null) return [`nothing dropped: ${error}; what it holds stays until it is flushed`];
+  if (storeKind(address) === "s3") return [`${target} at ${address}: ${records} objects removed`];
   if (storeKind(address) !== null) {
     if (flushed.unknownModel) return [`${target} at ${address}: nothing dropped`];
     const seconds = Math.ceil((2 * COLD_WATCH_MS) / 1000);

@@ -110,11 +110,17 @@ test("an address that cannot be used is refused with the fix", () => {
   expect(() => openStore("s3:///")).toThrow(/there is no bucket/);
 });
 
-test("a flush of a bucket is refused with the reason", async () => {
+test("a flush of a bucket by model or tenant is refused with the reason", async () => {
   const endpoint = { AWS_ENDPOINT_URL: "http://127.0.0.1:1" };
   Object.assign(process.env, { ...endpoint, AWS_ACCESS_KEY_ID: "a", AWS_SECRET_ACCESS_KEY: "b" });
   const store = openStore("s3://bucket/prefix");
-  await expect(store.flush(null, SOON_MS)).rejects.toMatchObject({ code: "VAULT_REFUSED" });
+  for (const [model, tenant] of [
+    ["m", 0],
+    [null, 7],
+  ] as const)
+    await expect(store.flush(null, SOON_MS, null, model, tenant)).rejects.toMatchObject({
+      code: "VAULT_REFUSED",
+    });
 });
 
 test.skipIf(!HAS_VALKEY)(
