@@ -164,7 +164,7 @@ def test_a_restored_request_is_timed_from_its_arrival_to_its_first_token(
     (answered,) = bench.fake.expect("answered", 1)
     (released,) = bench.fake.expect("release", 1)
     assert (answered["plan"], answered["tokens"]) == (released["plan"], 3 * BLOCK_TOKENS)
-    assert 5e6 <= answered["us"]
+    assert answered["us"] >= 5e6
     assert released["took_us"] < answered["us"]
 
 

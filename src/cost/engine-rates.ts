@@ -1,5 +1,10 @@
 // Owns one engine's rates: computing, loading, and the bytes its blocks take on the wire.
-import { ASIDE_SMOOTHING, BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../base/limits/cost.ts";
+import {
+  ASIDE_SMOOTHING,
+  BEGIN_MARGIN,
+  LOAD_FADE_MS,
+  WIRE_SMOOTHING,
+} from "../base/limits/cost.ts";
 import { nowMs } from "../base/time.ts";
 import { Average } from "./average.ts";
 import { Fit } from "./fit.ts";

@@ -237,21 +237,21 @@ function placesOf({ targets, sidecar }: Seen): Place[] {
   }));
   const places = new Map<string, Place>(asked.map((place) => [place.address, place]));
   for (const [name, vaults] of Object.entries(sidecar?.vaults ?? {})) {
-    for (const { address, isDraining, seen } of vaults) {
-      // A vault of both classes is in both lists.
-      if (places.has(address)) continue;
-      places.set(address, {
-        name: `${name} vault at ${address}`,
-        role: `${name} vault`,
-        address,
-        isDraining,
-        isDiskFailing: seen?.disk?.failing === true,
-        archive: seen?.disk?.archive ?? null,
-        nodes: seen?.nodes ?? [],
-      });
-    }
+    // A vault of both classes is in both lists.
+    const others = vaults.filter(({ address }) => !places.has(address));
+    for (const vault of others) places.set(vault.address, seenBySidecar(`${name} vault`, vault));
   }
   return [...places.values()];
+}
+
+type Vault = SidecarStatus["vaults"]["kv"][number];
+
+function seenBySidecar(role: string, { address, isDraining, seen }: Vault): Place {
+  const name = `${role} at ${address}`;
+  const disk = seen?.disk ?? null;
+  const isDiskFailing = disk?.failing === true;
+  const [archive, nodes] = [disk?.archive ?? null, seen?.nodes ?? []];
+  return { name, role, address, isDraining, isDiskFailing, archive, nodes };
 }
 
 function draining({ name, address, isDraining }: Place): Finding[] {

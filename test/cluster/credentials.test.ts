@@ -207,14 +207,21 @@ test("commands on the machine of a vault that client certificates alone open are
   const [tlsCert, tlsKey] = [secretFile(certPem + ca.certPem), secretFile(keyPem)];
   const tlsClientCa = secretFile(certificate("ca").certPem);
   const vault = await openClosedVault({ tlsCert, tlsKey, tlsClientCa, tokens: null });
-  const keys = { listen: vault.address, tls_cert: tlsCert, tls_key: tlsKey, tls_client_ca: tlsClientCa };
+  const keys = {
+    listen: vault.address,
+    tls_cert: tlsCert,
+    tls_key: tlsKey,
+    tls_client_ca: tlsClientCa,
+  };
   const lines = Object.entries(keys).map(([name, value]) => `${name} = "${value}"`);
   const config = configFor(`role = "kv_cold"\n[vault]\n${lines.join("\n")}`);
   const clientWith = (pair: { certPem: string; keyPem: string } | null): VaultClient => {
     const own = ownVault(config, vault.address);
     const shown = pair && { certPem: Buffer.from(pair.certPem), keyPem: Buffer.from(pair.keyPem) };
     const security = { ...own, ...shown };
-    return closeAfterTest(new VaultClient({ address: vault.address, name: "kv", logger, security }));
+    return closeAfterTest(
+      new VaultClient({ address: vault.address, name: "kv", logger, security }),
+    );
   };
   const own = clientWith(null);
   expect(await own.flush(null, SOON_MS)).toMatchObject({ records: 0 });

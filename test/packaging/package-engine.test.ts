@@ -36,7 +36,17 @@ test(
     writeFileSync(text, Array.from({ length: 2_000 }, (_none, at) => line(at)).join(""));
     const program = join(unpacked, "tierkv", "_program", "bin", "tierkv.js");
     const model = join(ROOT, "bench", "fidelity", "model");
-    const args = [program, "fidelity", "--model", model, "--text", text, "--prompts", "2", "--json"];
+    const args = [
+      program,
+      "fidelity",
+      "--model",
+      model,
+      "--text",
+      text,
+      "--prompts",
+      "2",
+      "--json",
+    ];
     const { status, stdout, stderr } = spawnSync(process.execPath, args, {
       cwd: base,
       encoding: "utf8",

@@ -68,7 +68,10 @@ const COMMANDS: readonly [command: string, fields: string][] = [
   ],
   ["doctor --engine", "`helps`, `change`, `engine` (FarEngine), `prompts` (FarOutlook[])"],
   ["bench", "`ok`, `config`, `targets` (VaultBench[])"],
-  ["flush", "`flushed`: FlushReply[], each with `target`, `address`, `byHand` (command that removes a bucket's objects, or null) and `error` (null: none)"],
+  [
+    "flush",
+    "`flushed`: FlushReply[], each with `target`, `address`, `byHand` (command that removes a bucket's objects, or null) and `error` (null: none)",
+  ],
   [
     "config check",
     "`ok`, `path`, `problems`, `notes`, `folders`, `config` (null where it is refused)",

@@ -261,7 +261,11 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
     const restoreMs = beside((seenMs ?? fetchMs + (loadMs ?? 0)) + (restMs ?? 0));
     const computeMs = one.computeMs === null ? null : beside(one.computeMs);
     const gain = computeMs === null ? null : computeMs / restoreMs;
-    const known = { isSeen: seenMs !== null, hasAside: asideMs !== null, hasLoaded: loadMs !== null };
+    const known = {
+      isSeen: seenMs !== null,
+      hasAside: asideMs !== null,
+      hasLoaded: loadMs !== null,
+    };
     return [{ tokens, isBeyond, ...known, computeMs, restoreMs, gain }];
   });
 }

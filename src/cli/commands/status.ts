@@ -179,9 +179,7 @@ function row(target: TargetStatus): string[] {
   const { usedBytes, maxBytes } = target;
   // A bucket says nothing of its size.
   const isUnknown = usedBytes === null || maxBytes === null || storeKind(target.address) === "s3";
-  const memory = isUnknown
-      ? NONE
-      : `${showBytes(usedBytes)} of ${showBytes(maxBytes)}`;
+  const memory = isUnknown ? NONE : `${showBytes(usedBytes)} of ${showBytes(maxBytes)}`;
   return [
     target.target,
     target.address,

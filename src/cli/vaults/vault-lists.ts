@@ -114,15 +114,19 @@ export function changeList(call: Call, only: RecordClass | undefined, isAdded: b
   if (problem !== null) throw problem;
   const [before, after = []] = [listOf(config, first), lists[first]];
   const moved = movedShare(before, after, cutOf(first));
-  const share = `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`;
+  const isUnjoined = isAdded && !isReached(config, address);
   call.print({ classes, vaults: after, moved, path, isDone }, [
     describeWritten(written, lists),
-    ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
-    ...(before.length === 0 ? [] : [share]),
-    ...(hasTwoPlaces(changedOf(config, lists)) ? [] : [ONE_PLACE]),
+    ...(isUnjoined ? [NOT_JOINED] : []),
+    ...(before.length === 0 ? [] : [describeMoved(moved)]),
+    ...remarkOn(config, lists),
     "write the same on all machines of the pool, and start running sidecars again",
   ]);
   return isDone;
+}
+
+function remarkOn(config: Config, lists: Partial<Record<RecordClass, string[]>>): string[] {
+  return hasTwoPlaces(changedOf(config, lists)) ? [] : [ONE_PLACE];
 }
 
 /** Returns the list of a class with or without the address. Throws USAGE if that changes nothing, or leaves none. */
@@ -147,8 +151,14 @@ function changedList(
   throw wrong(`it is the only one: take ${key} out of ${config.path ?? "the file"}`);
 }
 
+const describeMoved = (moved: number): string =>
+  `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`;
+
 /** The cluster with changed lists; of their addresses only the text counts here. */
-function changedOf({ cluster }: Config, { kv, ssm }: Partial<Record<RecordClass, string[]>>): Config["cluster"] {
+function changedOf(
+  { cluster }: Config,
+  { kv, ssm }: Partial<Record<RecordClass, string[]>>,
+): Config["cluster"] {
   const of = (texts: readonly string[]): Address[] =>
     texts.map((text) => ({ host: "", port: 0, text }));
   return {

@@ -216,7 +216,12 @@ export class CostModel {
    * Learns that a restored request's first token came `answeredS` after its arrival, of which look-up and load took `tookS`. The
    * tokens from `restTokens` on were computed.
    */
-  answered(of: { tookS: number; restTokens: number; promptTokens: number; answeredS: number }): void {
+  answered(of: {
+    tookS: number;
+    restTokens: number;
+    promptTokens: number;
+    answeredS: number;
+  }): void {
     const { rates } = this.#options;
     const restS = rates.prefill.seconds(of.restTokens, of.promptTokens);
     if (restS !== null) rates.answered(of.answeredS - of.tookS - restS);

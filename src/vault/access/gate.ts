@@ -199,14 +199,18 @@ export class Gate {
       const member = members?.find(token) ?? null;
       return member === null ? null : { role: member.role, member };
     }
-    if (this.#connections.get(call.getPeer())?.isOwner === true) {
-      return { role: OWNER_ROLE, member: null };
-    }
+    const role = this.#roleShown(call);
+    return role === null ? null : { role, member: null };
+  }
+
+  /** Role by the client's certificate; null: none was shown, or one of no known role. */
+  #roleShown(call: ServerInterceptingCallInterface): Role | null {
+    if (this.#connections.get(call.getPeer())?.isOwner === true) return OWNER_ROLE;
     const certificate = call.getAuthContext().sslPeerCertificate;
     if (certificate === undefined) return null;
     const { OU: unit } = certificate.subject as { OU?: string };
-    if (unit === undefined) return { role: CERTIFICATE_ROLE, member: null };
-    return isRole(unit) ? { role: unit, member: null } : null;
+    if (unit === undefined) return CERTIFICATE_ROLE;
+    return isRole(unit) ? unit : null;
   }
 
   /** Reason for the audit log; the peer is told less. */

@@ -113,7 +113,10 @@ export function readOwnPair(files: SecurityFiles): { certPem: Buffer; keyPem: Bu
   if (tlsKey !== null) {
     return { certPem, keyPem: Buffer.from(readPrivate(tlsKey, "[vault] tls_key", { also })) };
   }
-  return { certPem, keyPem: pick(readPrivate(certificatePath(files), STATE_KEY, { also }), "PRIVATE KEY") };
+  return {
+    certPem,
+    keyPem: pick(readPrivate(certificatePath(files), STATE_KEY, { also }), "PRIVATE KEY"),
+  };
 }
 
 /** Returns the user of a service whose folder root asks about; null: this user's own folder. */

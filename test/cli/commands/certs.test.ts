@@ -48,11 +48,17 @@ test("a CA, a server and a client; a vault takes the client, in its role, and no
   const checked = await runInside(["config", "check", "--config", ofGateway], { env });
   expect([checked.exitCode, checked.stderr]).toEqual([0, ""]);
   // The vault's own machine, with the printed lines alone.
-  writeFileSync(config, readFileSync(config, "utf8").replace(/listen = .*/, `listen = "${String(address)}"`));
+  writeFileSync(
+    config,
+    readFileSync(config, "utf8").replace(/listen = .*/, `listen = "${String(address)}"`),
+  );
   const there = await runProgram(["status", "--json", "--config", config], { env });
   expect(there.stdout).toContain(`"address":"${String(address)}","reachable":true`);
   const dropped = await runProgram(["flush", "--yes", "--config", config], { env });
-  expect([dropped.exitCode, dropped.stdout]).toEqual([0, expect.stringContaining("0 records dropped")]);
+  expect([dropped.exitCode, dropped.stdout]).toEqual([
+    0,
+    expect.stringContaining("0 records dropped"),
+  ]);
   const writer = await status("writer", own.cluster);
   expect(writer).toContain(`"address":"${String(address)}","reachable":true`);
   expect(writer).toContain("role write, and Flush needs admin");

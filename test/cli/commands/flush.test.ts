@@ -230,7 +230,9 @@ test("of vaults without pool_key the one that is away is named, the command fail
 });
 
 /** A server with one bucket; what of S3 a flush asks for. */
-async function bucketWith(names: readonly string[]): Promise<{ env: Record<string, string>; names: Set<string> }> {
+async function bucketWith(
+  names: readonly string[],
+): Promise<{ env: Record<string, string>; names: Set<string> }> {
   const left = new Set(names);
   const server = createServer((request, response) => {
     const [path = "", query = ""] = (request.url ?? "").split("?");
