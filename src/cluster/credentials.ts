@@ -218,11 +218,11 @@ function ofOwn(
  * alone open the vault, its own certificate, whose key that user has.
  */
 export function ownVault({ vault }: Config, address: string): ChannelSecurity {
+  const caPem = readCertificate(vault);
   const isOurs = vault.tlsCert === null;
   const isByToken = vault.tokens !== null || vault.tlsClientCa === null;
   const best = isByToken ? bestToken(vault) : null;
   const pair = isByToken ? null : readOwnPair(vault);
-  const caPem = pair?.certPem ?? readCertificate(vault);
   return {
     caPem,
     serverName: isOurs ? VAULT_SERVER_NAME : splitAddress(address).host,

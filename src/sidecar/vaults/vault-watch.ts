@@ -7,7 +7,7 @@ import type { VaultClients } from "./pools.ts";
 
 /** Statistics from a vault's last answer. */
 export interface VaultSeen {
-  /** Milliseconds since the answer. */
+  /** Milliseconds since it was asked for that answer, which is no older. */
   ageMs: number;
   /** Milliseconds that the answer took. */
   rttMs: number;
@@ -80,8 +80,9 @@ export class VaultWatch {
     try {
       // The first call opens a connection, so its time is no round trip.
       if (!this.#seen.has(client)) await client.stats?.(STATUS_TIMEOUT_MS);
+      const atMs = nowMs();
       const seen = await seenOf(client);
-      if (seen !== null) this.#seen.set(client, { seen, atMs: nowMs() });
+      if (seen !== null) this.#seen.set(client, { seen, atMs });
     } catch {
       // The client's state shows the failure; the old answer is no longer true.
       this.#seen.delete(client);

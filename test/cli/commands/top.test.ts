@@ -156,8 +156,10 @@ test("a gateway's engines are shown, where a sidecar runs and where none does", 
   await second!.kill();
   await untilThat(async () => (await top("--json")).stdout.includes('"state":"down"'));
   const { exitCode, stdout } = await top();
-  expect(exitCode).toBe(0);
-  expect(stdout).toMatch(/^tierKV: no sidecar runs here\n/);
+  expect(exitCode).toBe(1);
+  expect(stdout).toMatch(
+    /^tierKV: no sidecar runs here\nPROBLEM: engine \S+ of the gateway gets no requests: .+; start it, or /,
+  );
   expect(stdout).toMatch(
     new RegExp(
       `^${first!.name} +up +live +0 +0 +\\S+ ms +[1-9]\\S+ % +0.0 % +\\S+ ms \\(\\S+ ms\\) +m$`,
