@@ -95,7 +95,9 @@ fn a_flush_that_cannot_be_is_an_error_that_says_why() {
         Scope { model: Some("m".into()), ..Scope::default() },
         Scope { tenant: 7, ..Scope::default() },
     ] {
-        assert!(one.flushed(scope).unwrap_err().text.contains("does not tell models and tenants apart"));
+        assert!(
+            one.flushed(scope).unwrap_err().text.contains("does not tell models and tenants apart")
+        );
     }
     bucket.fails_with(Fault::Refuses(403, "AccessDenied"));
     assert!(one.flushed(Scope::default()).unwrap_err().text.contains("AccessDenied"));

@@ -38,7 +38,8 @@ pub fn folder_of(namespace: &Hash) -> String {
 /// Whether a name is that of an object of ours; others may keep theirs below the same prefix.
 pub fn is_object(name: &str) -> bool {
     let is_hex = |text: &str, bytes: usize| {
-        text.len() == 2 * bytes && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        text.len() == 2 * bytes
+            && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
     let Some((namespace, (first, place))) =
         name.split_once('/').and_then(|(folder, of)| Some((folder, of.split_once('-')?)))
@@ -141,7 +142,9 @@ mod tests {
         let (namespace, first) = ([0xab; 32], key(1, 2));
         let name = object_of(&namespace, &first);
         assert!(is_object(&name) && name.starts_with(&folder_of(&namespace)), "{name}");
-        for other in ["", "notes.txt", "a/b-c", &name[1..], &format!("{name}0"), &format!("x/{name}")] {
+        for other in
+            ["", "notes.txt", "a/b-c", &name[1..], &format!("{name}0"), &format!("x/{name}")]
+        {
             assert!(!is_object(other), "{other}");
         }
         assert!(!is_object(&name.to_uppercase()));
