@@ -211,7 +211,10 @@ export interface ColdCount {
 /** Fetches records into leased slots, verified and decoded, as `lanesFetch`. */
 export declare function coldFetch(id: number, deadlineMs: number, window: ColdWindow, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
 
-/** Puts records out of reach for all clients. The outcome's data is JSON: `isUnknown`, `models`, `copies`, `isEverything`. */
+/**
+ * Puts records out of reach for all clients. The outcome's data is JSON: `isUnknown`, `models`, `copies`, `isEverything`,
+ * `removed`, `isLeft`.
+ */
 export declare function coldFlush(id: number, deadlineMs: number, scope: ColdScope): number
 
 /** Notes a namespace's model, without a request. */

@@ -114,6 +114,7 @@ NAMED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "vllm/v1/core/kv_cache_manager.py": {"KVCacheBlocks": ("get_block_ids",)},
     "vllm/v1/request.py": {
         "Request": (
+            "arrival_time",
             "block_hashes",
             "cache_salt",
             "kv_transfer_params",

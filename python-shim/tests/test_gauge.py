@@ -138,6 +138,57 @@ def test_a_restore_is_timed_from_its_look_up_only_while_vllm_has_no_other_reques
     assert "took_us" not in among
 
 
+def restored(bench: Bench, **fields: Any) -> Request:
+    """Give a request that has the engine to itself, and two of its three blocks restored."""
+    request = placed_request(bench)
+    for name, value in fields.items():
+        setattr(request, name, value)
+    tokens, _ = bench.answer(request)
+    bench.admit(request, [1, 2, 3], tokens or 0)
+    bench.finish_load("r")
+    return request
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_restored_request_is_timed_from_its_arrival_to_its_first_token(
+    bench: Bench, *, is_last: bool
+) -> None:
+    request = restored(bench, arrival_time=time.time() - 5.0)
+    bench.step()
+    request.output_token_ids.append(7)
+    if is_last:
+        bench.shim.request_finished(request)
+    else:
+        bench.step()
+        bench.step()
+    (answered,) = bench.fake.expect("answered", 1)
+    (released,) = bench.fake.expect("release", 1)
+    assert (answered["plan"], answered["tokens"]) == (released["plan"], 3 * BLOCK_TOKENS)
+    assert answered["us"] >= 5e6
+    assert released["took_us"] < answered["us"]
+
+
+def test_a_first_token_beside_others_is_not_timed_nor_one_of_a_server_with_another_clock(
+    bench: Bench,
+) -> None:
+    request = restored(bench)
+    bench.new(Request("s", 3 * BLOCK_TOKENS, seed="other"))
+    request.output_token_ids.append(7)
+    bench.step()
+    bench.shim.request_finished(request)
+    assert not bench.shim._first_tokens.is_awaited
+    bench.fake.expect("release", 1)
+    for away_s in (-60.0, limits.FIRST_TOKEN_S_MAX + 60):
+        timed = SimpleNamespace(request_id="t", arrival_time=time.time() - away_s)
+        timed.output_token_ids, timed.num_prompt_tokens = [1], 8
+        bench.shim._first_tokens.expect(timed, SimpleNamespace(took_s=1.0, plan_id=9))
+        bench.shim._first_tokens.look(1)
+    # Comes behind what was sent before.
+    bench.new(Request("u", 3 * BLOCK_TOKENS, seed="third"))
+    bench.prefetch(3)
+    assert "answered" not in bench.kinds()
+
+
 def test_prompts_too_short_to_gain_are_not_asked_for(bench: Bench) -> None:
     bench.fake.send({"t": "pace", "tokens_min": 3 * BLOCK_TOKENS})
     wait_until(lambda: bench.shim._book.tokens_min == 3 * BLOCK_TOKENS, "the threshold")

@@ -1,5 +1,6 @@
 """An engine without a whole name keeps and restores nothing, and says why; the workers' word completes it."""
 
+import logging
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +53,14 @@ def test_what_the_workers_run_with_is_a_part_of_the_name() -> None:
     assert named(RESOLVED)["namespace"] == named(RESOLVED, RESOLVED)["namespace"]
     assert named(RESOLVED)["namespace"] != named(OTHER)["namespace"]
     assert named(RESOLVED)["parts"]["model_config"] == RESOLVED.parts["model_config"]
+
+
+def test_the_log_has_the_name_in_one_line_and_its_parts_for_who_looks_closer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "tierkv.shim"):
+        name = named(RESOLVED)["namespace"].hex()
+    assert caplog.messages == [f"tierKV: blocks are named {name} and come back bit for bit"]
 
 
 def test_ranks_that_differ_and_ranks_that_cannot_be_named_have_no_name(

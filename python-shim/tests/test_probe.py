@@ -461,12 +461,13 @@ def test_a_worker_tells_the_order_of_its_pages_in_its_introduction(
         finally:
             shim.shutdown()
 
-    caplog.set_level(logging.INFO, "tierkv.shim")
+    caplog.set_level(logging.DEBUG, "tierkv.shim")
     shim, part = introduced(PlainImpl())
     assert part == CANONICAL
     assert shim.counters.get("pages_canonical") == 1
     assert shim.counters.get("page_probe_us") > 0
     assert any(" in pages was found in " in record.getMessage() for record in caplog.records)
+    assert [one.message for one in caplog.records if one.levelno > logging.DEBUG] == []
     shim, part = introduced(Odd("shuffled"))
     assert "Odd" in part
     assert (shim.counters.get("pages_canonical"), shim.counters.get("pages_opaque")) == (0, 1)

@@ -57,7 +57,7 @@ const KINDS: Readonly<Record<ErrorKindName, ErrorKind>> = {
 const CATALOGUE = {
   // Wrong arguments or configuration.
   USAGE: ["user", "{reason}"],
-  NAMES_UNRESOLVED: ["down", "{address} stands for no vault: {reason}; {fix}"],
+  NAMES_UNRESOLVED: ["down", "no vault is known of {address}: {reason}; {fix}"],
   CONFIG_UNREADABLE: ["user", "{path}: cannot be read: {reason}; {fix}"],
   CONFIG_SYNTAX: ["user", "{where}: not valid TOML: {reason}"],
   CONFIG_UNKNOWN_KEY: ["user", "{where}: {key} = {value}: unknown key; {fix}"],
@@ -86,6 +86,7 @@ const CATALOGUE = {
   STORE_FAILED: ["setup", "{reason}"],
   SYSTEM: ["setup", "{reason}"],
   DEMO_FAILED: ["setup", "{reason}"],
+  ENGINE_MISSING: ["setup", "an engine needs a Python with vLLM and tierKV, and {reason}; {fix}"],
   ENGINE_ANSWER: ["setup", "{reason}"],
   ENGINE_UNANSWERED: ["setup", "no vLLM answers at {url}: {reason}"],
 
@@ -114,7 +115,7 @@ const CATALOGUE = {
   STRANGER: ["stranger", "no valid token or client certificate came with the call"],
   ROLE_MISSING: [
     "denied",
-    "this machine has role {role}, and {call} needs {needed}; join anew with the line that `tierkv invite` prints there with --role {needed}",
+    "this machine has role {role}, and {call} needs {needed}; join anew with the line that `tierkv invite` prints there with --role {needed}, or, with a CA of your own, show a certificate of that role (`tierkv certs init --role {needed}`)",
   ],
   VAULT_BUSY: ["busy", "{name} vault at {address} is busy: {reason}"],
   VAULT_CLASS: [

@@ -162,6 +162,21 @@ export interface StoreItem {
   record: { readonly id: number; readonly isDeferred: boolean; make(): Promise<void> };
 }
 
+/** Memory of one node of Valkey, as it tells it. */
+export interface StoreNode {
+  address: string;
+  usedBytes: number;
+  /** 0: no limit. */
+  maxBytes: number;
+  /** `maxmemory-policy`. */
+  policy: string;
+  keys: number;
+  /** Keys with a time to live. */
+  expiring: number;
+  /** Why it does not tell; empty: it does. */
+  trouble: string;
+}
+
 /** Why a destination takes no record now. */
 export type Refusal = "vault_down" | "read_only";
 
@@ -208,6 +223,9 @@ export interface Destination extends Peer {
   /** Returns statistics for displays; left out: it has none. */
   stats?(deadlineMs: number): Promise<m.StatsReply>;
 
+  /** Tells the memory of each node of a store that others run; left out: a vault. */
+  nodes?(deadlineMs: number): Promise<readonly StoreNode[]>;
+
   /** Assigns records to a session, or keeps or ends it; left out: it knows no sessions. */
   keep?(request: m.KeepRequest, deadlineMs: number): Promise<m.KeepReply>;
 
@@ -219,4 +237,7 @@ export interface Destination extends Peer {
 }
 
 /** A source that keeps what it is given: what `[cluster] kv_cold` and `ssm_cold` name. */
-export interface BlockStore extends BlockSource, Destination {}
+export interface BlockStore extends BlockSource, Destination {
+  /** The place behind it, which is asked for what it lacks; left out: there is none. */
+  readonly behind?: BlockStore;
+}

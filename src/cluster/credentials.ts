@@ -22,6 +22,7 @@ import type { Config } from "../config/config.ts";
 import {
   openSecurity,
   readCertificate,
+  readOwnPair,
   serviceUser,
   tokensPath,
 } from "../vault/access/identity.ts";
@@ -215,19 +216,23 @@ function ofOwn(
   return ownVault(config, address);
 }
 
-/** Commands on the vault's own machine use its best token, because its user can read the tokens anyway. */
+/**
+ * Commands on the vault's own machine use its best token, because its user can read the tokens anyway; where client certificates
+ * alone open the vault, its own certificate, whose key that user has.
+ */
 export function ownVault({ vault }: Config, address: string): ChannelSecurity {
   const caPem = readCertificate(vault);
   const isOurs = vault.tlsCert === null;
   const isByToken = vault.tokens !== null || vault.tlsClientCa === null;
   const best = isByToken ? bestToken(vault) : null;
+  const pair = isByToken ? null : readOwnPair(vault);
   return {
     caPem,
     serverName: isOurs ? VAULT_SERVER_NAME : splitAddress(address).host,
     // The vault's own certificate is pinned, because its CA's may be absent here.
     ...(isOurs ? {} : { isPinned: true as const }),
-    certPem: null,
-    keyPem: null,
+    certPem: pair?.certPem ?? null,
+    keyPem: pair?.keyPem ?? null,
     token: () => best,
   };
 }

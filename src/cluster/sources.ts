@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { classesOf, RECORD_CLASSES } from "../base/block.ts";
 import type { RecordClass, VaultClass } from "../base/block.ts";
-import { TierkvError } from "../base/errors.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
 import { namesIn, sourceOf } from "../base/hosts.ts";
 import { LISTING_WAIT_MS } from "../base/limits/pool.ts";
 import { silent } from "../base/log.ts";
@@ -120,15 +120,22 @@ export async function namedTargets(
   config: Config,
   resolver: Resolving = systemResolver(),
 ): Promise<VaultTarget[]> {
+  return (await Promise.all(namedLists(config, resolver))).flat();
+}
+
+/** Begins to resolve each configured name; each list rejects with NAMES_UNRESOLVED by itself. */
+function namedLists(config: Config, resolver: Resolving): Promise<VaultTarget[]>[] {
   const { kv, ssm } = named(config, "dns");
-  // Resolved here first, because the feeds would hide a name's error.
-  await Promise.all([...kv, ...ssm].map((address) => addressesOf(address, resolver)));
+  const byName = new Map([...kv, ...ssm].map((address) => [address.text, address]));
   const feeds = [
     ...dnsFeeds(config, resolver, silent),
     ...poolFeeds(config, silent, () => {}),
     ...etcdFeeds(config, silent),
   ];
-  const targets = feeds.map(async ({ text, source, targetOf }) => {
+  return feeds.map(async ({ text, source, targetOf }) => {
+    const address = byName.get(text);
+    // Resolved here first, because the feed would hide a name's error.
+    if (address !== undefined) await addressesOf(address, resolver);
     const list = await firstList(source, LISTING_WAIT_MS);
     // Without an answer, use the list that this machine's sidecar kept.
     const known = list ?? readKept(keptAt(config, text), silent);
@@ -137,12 +144,34 @@ export async function namedTargets(
     const fix = "look whether one of these vaults runs, and whether this machine has joined it";
     throw new TierkvError("NAMES_UNRESOLVED", { address: text, reason, fix });
   });
-  return (await Promise.all(targets)).flat();
 }
 
 /** Returns every vault known now. Throws NAMES_UNRESOLVED. */
 export async function allTargets(config: Config): Promise<VaultTarget[]> {
-  return [...vaultTargets(config), ...(await namedTargets(config))];
+  return eachOnce([...vaultTargets(config), ...(await namedTargets(config))]);
+}
+
+/** A vault that is written down and also stands behind a name is one: the name tells more of it. */
+function eachOnce(targets: readonly VaultTarget[]): VaultTarget[] {
+  return [...new Map(targets.map((target) => [target.address, target])).values()];
+}
+
+/** Returns every vault known now, and the errors of names that stand for none. */
+export async function knownTargets(
+  config: Config,
+  resolver: Resolving = systemResolver(),
+): Promise<{ targets: VaultTarget[]; failures: TierkvError[] }> {
+  const lists = await Promise.allSettled(namedLists(config, resolver));
+  const targets = vaultTargets(config);
+  const failures = new Map<string, TierkvError>();
+  for (const list of lists) {
+    if (list.status === "fulfilled") targets.push(...list.value);
+    else {
+      const failure = toTierkvError(list.reason);
+      failures.set(failure.message, failure);
+    }
+  }
+  return { targets: eachOnce(targets), failures: [...failures.values()] };
 }
 
 /** Returns the fit vaults of one role, or all. Throws USAGE if there is none; `verb`: the command's purpose. */

@@ -1,7 +1,7 @@
 // Owns the vaults of a configuration: the cluster's, the machine's own, or the one that its sidecar starts.
 import type { RecordClass, VaultClass } from "../base/block.ts";
 import { TierkvError } from "../base/errors.ts";
-import { isNames } from "../base/hosts.ts";
+import { isNames, sharedPath } from "../base/hosts.ts";
 import type { Address, Config, Role } from "../config/config.ts";
 import { placeOf } from "../config/load.ts";
 
@@ -65,6 +65,19 @@ export function vaultTargets(config: Config): VaultTarget[] {
   );
   return [...configured, ...own];
 }
+
+/** Whether a class may have two vaults for its records, where `[cluster] redundancy` asks for two copies. */
+export function hasTwoPlaces({ redundancy, kvCold, ssmCold }: Config["cluster"]): boolean {
+  const isTwo = (all: readonly Address[]): boolean => {
+    const vaults = all.filter(({ text }) => sharedPath(text) === null);
+    return vaults.length > 1 || vaults.some(({ text }) => isNames(text));
+  };
+  return redundancy === "none" || isTwo(kvCold) || isTwo(ssmCold);
+}
+
+/** What is so where `hasTwoPlaces` is false, and what to do. */
+export const ONE_PLACE =
+  '[cluster] redundancy = "copies:2" has one vault, so each record lies once: add another (`tierkv vaults add`), or write redundancy = "none"';
 
 function configuredOf({ cluster }: Config): { role: "kv_cold" | "ssm_cold"; address: Address }[] {
   return [

@@ -117,7 +117,7 @@ export function ownAddresses(countMax: number, sample: string): Kind<readonly st
       if (raw.length > countMax) return tooMany(raw.length, countMax, fix);
       const named = raw.find((one) => isIP(one) === 0);
       if (named !== undefined) return badValue(`${named} is no IP address`, fix);
-      return allDifferent(raw, raw, fix);
+      return allDifferent(raw, raw, key);
     },
   };
 }
@@ -125,9 +125,15 @@ export function ownAddresses(countMax: number, sample: string): Kind<readonly st
 const tooMany = (count: number, most: number, fix: string): Parsed<never> =>
   badValue(`${count} addresses, at most ${most}`, fix);
 
-function allDifferent<T>(value: T, texts: readonly string[], fix: string): Parsed<T> {
+function allDifferent<T>(value: T, texts: readonly string[], key: string): Parsed<T> {
   const twice = texts.find((text, index) => texts.indexOf(text) !== index);
-  return twice === undefined ? { value } : badValue(`${twice} stands there twice`, fix);
+  if (twice === undefined) return { value };
+  const once = [...new Set(texts)];
+  const fix =
+    once.length > LIST_SHOWN_MAX
+      ? `leave one "${twice}" out`
+      : `write ${key} = [${once.map((text) => showValue(text)).join(", ")}]`;
+  return badValue(`${twice} stands there twice`, fix);
 }
 
 function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<readonly Address[]> {
@@ -146,7 +152,7 @@ function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<read
       if (bad !== undefined && "problem" in bad) return inList(bad, raw, at);
       const value = parsed.flatMap((item) => ("value" in item ? [item.value] : []));
       const texts = value.map(({ text }) => text);
-      return allDifferent(value, texts, fix);
+      return allDifferent(value, texts, key);
     },
   };
 }

@@ -28,11 +28,23 @@ export function loadConfig(path: string | null, env: Environment = process.env):
   return config;
 }
 
-/** Finds, reads and checks the file. Throws only when it cannot be read. */
-export function checkFile(path: string | null, env: Environment = process.env): Checked {
+/** The same; where the file is not there, the defaults with its path. */
+export function loadOrDefaults(path: string | null, env: Environment): Config {
+  const file = findFile(path, env);
+  const isThere = file === null || statSync(file, { throwIfNoEntry: false }) !== undefined;
+  const { config } = isThere ? { config: null } : checkConfig("", file, env);
+  return config ?? loadConfig(path, env);
+}
+
+/** Finds, reads and checks the file at `path`; null: there is none. Throws only when it cannot be read. */
+export function checkFile(
+  path: string | null,
+  env: Environment = process.env,
+): Checked & { path: string | null } {
   const file = findFile(path, env);
   const checked = checkConfig(file === null ? "" : readText(file), file, env);
-  return checked.config === null ? checked : withEnvironment(checked.config, env);
+  const whole = checked.config === null ? checked : withEnvironment(checked.config, env);
+  return { ...whole, path: file };
 }
 
 /** `file:line` of a key, for an error about a configuration that was read. */

@@ -146,19 +146,6 @@ const sharedIsOne =
 
 /** Rules by the condition that holds unless they are broken. */
 const RULES: Readonly<Record<string, Rule>> = {
-  twoCopiesHaveTwoPlaces: ({ cluster: { redundancy, kvCold, ssmCold } }) =>
-    redundancy !== "copies:2" ||
-    [kvCold, ssmCold].some(
-      (all) => all.filter(({ text }) => sharedPath(text) === null).length > 1,
-    ) ||
-    [...kvCold, ...ssmCold].some(({ text }) => isNames(text))
-      ? null
-      : {
-          path: ["cluster", "redundancy"],
-          reason:
-            "two copies need two vaults of a class beside shared memory, and there is at most one",
-          fix: 'write several addresses in kv_cold, or redundancy = "none"',
-        },
   stallIsWithinWait: ({ restore: { waitMs, stallMs } }) =>
     stallMs > waitMs
       ? {

@@ -48,7 +48,7 @@ function rowsOf(account: Explained, reason: string): Row[] {
   const { gap, miss, block, receipt, saved, forms = [], fidelity, windows } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   const asked = `${account.askedTokens} tokens, the engine held ${account.startTokens}`;
-  const loading = `${shown(actual.load)}, predicted ${shown(predicted.load)}`;
+  const loading = `${shown(actual.load)}, ${foretold(predicted.load)}`;
   const computing = `predicted ${shown(predicted.compute)} for the rest`;
   return [
     ["asked", true, `${asked}; look-up ${shown(actual.lookup)}`],
@@ -83,6 +83,10 @@ const showSaved = (ms: number): string =>
 
 const shown = (ms: number | null): string => orNone(ms, showMs);
 
+/** Nothing was measured before the first fetches and loads, and what lies here needs no fetch: 0 predicts nothing. */
+const foretold = (ms: number | null): string =>
+  ms === null || ms === 0 ? "not predicted" : `predicted ${showMs(ms)}`;
+
 /** Why a plan brings no more blocks. */
 const ENDS: Readonly<Record<DoneReason, string>> = {
   complete: "complete",
@@ -102,7 +106,7 @@ function fetching(account: Explained): string {
   const { actual, predicted, heldTokens, startTokens, placedTokens, end } = account;
   const isEmpty = (heldTokens ?? 0) <= startTokens && (placedTokens ?? 0) <= startTokens;
   if (isEmpty && actual.fetch === null && end !== null) return "nothing held, nothing fetched";
-  const time = `${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}`;
+  const time = `${shown(actual.fetch)}, ${foretold(predicted.fetch)}`;
   return `${time}; ${end === null ? "not ended yet" : ENDS[end]}, ${placed(account)}`;
 }
 

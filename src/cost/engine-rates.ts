@@ -1,5 +1,10 @@
 // Owns one engine's rates: computing, loading, and the bytes its blocks take on the wire.
-import { BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../base/limits/cost.ts";
+import {
+  ASIDE_SMOOTHING,
+  BEGIN_MARGIN,
+  LOAD_FADE_MS,
+  WIRE_SMOOTHING,
+} from "../base/limits/cost.ts";
 import { nowMs } from "../base/time.ts";
 import { Average } from "./average.ts";
 import { Fit } from "./fit.ts";
@@ -71,6 +76,9 @@ export class EngineRates {
   /** Seconds of whole restores from vaults, from the look-up until all was loaded, by [1, decoded bytes]. */
   readonly #restores = new Fit(2, [[1]]);
   #loadedMs: number | null = null;
+  /** Seconds that a restored request's answer took beside look-up, load and computing; below 0 where computing was overrated. */
+  readonly #aside = new Average(ASIDE_SMOOTHING);
+  #answers = 0;
   /** Ratio of wire bytes to the largest possible. */
   readonly #wireShare = new Average(WIRE_SMOOTHING);
 
@@ -88,6 +96,17 @@ export class EngineRates {
       this.#restores.add([1, bytes], tookS);
     }
     this.#loadedMs = nowMs();
+  }
+
+  /** Learns what an answer took beside look-up, load and computing. The first one prepares memory, as `loaded` says. */
+  answered(asideS: number): void {
+    this.#answers += 1;
+    if (this.#answers > 1) this.#aside.add(asideS);
+  }
+
+  /** Seconds that an answer takes beside look-up, load and computing, as measured; null: not yet. */
+  get asideS(): number | null {
+    return this.#aside.mean;
   }
 
   /** Learns that blocks of at most `most` wire bytes took `bytes`. */

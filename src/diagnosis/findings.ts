@@ -1,8 +1,9 @@
 // Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
 import { arenaBytesFor } from "../arena/sizing.ts";
+import { storeKind } from "../base/hosts.ts";
 import { showBytes } from "../base/text.ts";
-import type { StoreNode } from "../client/cold/cold-store.ts";
-import { OWN_VAULT } from "../cluster/targets.ts";
+import type { StoreNode } from "../client/source.ts";
+import { hasTwoPlaces, ONE_PLACE, OWN_VAULT } from "../cluster/targets.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Seen } from "./inspect.ts";
 
@@ -33,16 +34,20 @@ const CHECKS: readonly Check[] = [
   ofEngines(arenaUnmapped),
   ofEngines(unnamed),
   ofEngines(ranksMissing),
+  unresolved,
   unreachable,
   vaultDown,
+  bucketDown,
+  gatewayEngineDown,
   sidecarStale,
-  draining,
+  copiesAlone,
+  ofPlaces(draining),
   lanesUnreachable,
-  diskFailing,
-  archiveFailing,
-  storeNeverFree,
-  storeUnbounded,
-  storeUnseen,
+  ofPlaces(diskFailing),
+  ofPlaces(archiveFailing),
+  ofPlaces(storeNeverFree),
+  ofPlaces(storeUnbounded),
+  ofPlaces(storeUnseen),
   storeRefuses,
   ofEngines(arenaSmall),
   ofEngines(amxTiles),
@@ -97,14 +102,42 @@ function ranksMissing({ workers, world }: Engine, engine: string): Finding[] {
   return [note("ranks_missing", `${what}; ${why}`)];
 }
 
+/** Names that stand for no vault now; a sidecar that runs goes on with the list that it knows. */
+function unresolved({ names }: Seen): Finding[] {
+  return (names ?? []).map((text) => problem("unresolved", text));
+}
+
+/** An engine behind this user's gateway that gets no requests. */
+function gatewayEngineDown({ fleet }: Seen): Finding[] {
+  return (fleet?.engines ?? []).flatMap(({ engine, state, reason }) => {
+    if (state !== "down") return [];
+    const what = `engine ${engine} of the gateway gets no requests${reason === "" ? "" : `: ${reason}`}`;
+    const fix = "start it, or take it out of [gateway] engines";
+    return [problem("gateway_engine_down", `${what}; ${fix}`)];
+  });
+}
+
 function unreachable({ targets, sidecar }: Seen): Finding[] {
-  return targets.flatMap(({ target, error, refused }) => {
+  return targets.flatMap(({ target, address, error, refused }) => {
     // Without its sidecar the own vault is down, too; the sidecar's finding is enough.
     if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
+    if (isReachedBySidecar(sidecar, address)) {
+      const why = "this command takes credentials from its own environment";
+      return [note("store_unasked", `the sidecar reaches ${address}, and ${why}: ${error}`)];
+    }
     return [
       refused ? problem("vault_refused", `refused: ${error}`) : problem("unreachable", error),
     ];
   });
+}
+
+/** Whether the sidecar, whose environment may have other credentials, has reached the store at that address. */
+function isReachedBySidecar(sidecar: Seen["sidecar"], address: string): boolean {
+  if (storeKind(address) === null) return false;
+  const places = Object.values(sidecar?.vaults ?? {}).flatMap((vaults) =>
+    vaults.flatMap(({ behind, ...vault }) => (behind === undefined ? [vault] : [vault, behind])),
+  );
+  return places.some((place) => place.address === address && place.state === "up");
 }
 
 /** Returns the sidecar's vaults of both classes, named by class. */
@@ -135,6 +168,18 @@ function vaultDown({ sidecar, targets }: Seen): Finding[] {
   });
 }
 
+/** A bucket behind a vault or a Valkey, as the sidecar sees it. */
+function bucketDown({ sidecar, targets }: Seen): Finding[] {
+  return Object.values(sidecar?.vaults ?? {}).flatMap((vaults) =>
+    vaults.flatMap(({ behind }) => {
+      const isTold = targets.some(({ address }) => address === behind?.address);
+      if (behind?.state !== "down" || isTold) return [];
+      const what = `the bucket ${behind.address} is not used: ${behind.trouble}`;
+      return [problem("unreachable", `${what}; what only it holds is computed again`)];
+    }),
+  );
+}
+
 /** A sidecar that runs with another list of vaults than the configuration has now; lists behind names follow by themselves. */
 function sidecarStale({ sidecar, config }: Seen): Finding[] {
   if (sidecar === null) return [];
@@ -157,12 +202,62 @@ function sidecarStale({ sidecar, config }: Seen): Finding[] {
 /** An address of one vault: no name of a list, and no store or shared memory. */
 const HOST_AND_PORT = /^(?:\[[^\]]+\]|[^:/]+):\d+$/;
 
-function draining({ targets }: Seen): Finding[] {
-  return targets.flatMap(({ target, address, draining: isDraining }) => {
-    if (isDraining !== true) return [];
-    const what = `${target} at ${address} is being drained and takes no new records`;
-    return [note("draining", `${what}; \`tierkv vaults drain ${address} --end\` ends that`)];
-  });
+/** Two copies, and one vault, as after another was lost and removed. */
+function copiesAlone({ config: { cluster } }: Seen): Finding[] {
+  return hasTwoPlaces(cluster) ? [] : [note("copies_alone", ONE_PLACE)];
+}
+
+/** A vault or a store: as it answered this command, else as the sidecar sees it. */
+interface Place {
+  /** Role and address. */
+  name: string;
+  /** Role, or its class. */
+  role: string;
+  address: string;
+  isDraining: boolean;
+  isDiskFailing: boolean;
+  archive: { failing: boolean; trouble: string; pendingBytes: number } | null;
+  nodes: readonly StoreNode[];
+}
+
+/** Makes a check of one place into a check of all, for commands that ask vaults and for those that ask the sidecar alone. */
+function ofPlaces(check: (place: Place, config: Seen["config"]) => Finding[]): Check {
+  return (seen) => placesOf(seen).flatMap((place) => check(place, seen.config));
+}
+
+function placesOf({ targets, sidecar }: Seen): Place[] {
+  const asked = targets.map(({ target, address, draining: isDraining, disk, nodes }) => ({
+    name: `${target} at ${address}`,
+    role: target,
+    address,
+    isDraining: isDraining === true,
+    isDiskFailing: disk?.failing === true,
+    archive: disk?.archive ?? null,
+    nodes: nodes ?? [],
+  }));
+  const places = new Map<string, Place>(asked.map((place) => [place.address, place]));
+  for (const [name, vaults] of Object.entries(sidecar?.vaults ?? {})) {
+    // A vault of both classes is in both lists.
+    const others = vaults.filter(({ address }) => !places.has(address));
+    for (const vault of others) places.set(vault.address, seenBySidecar(`${name} vault`, vault));
+  }
+  return [...places.values()];
+}
+
+type Vault = SidecarStatus["vaults"]["kv"][number];
+
+function seenBySidecar(role: string, { address, isDraining, seen }: Vault): Place {
+  const name = `${role} at ${address}`;
+  const disk = seen?.disk ?? null;
+  const isDiskFailing = disk?.failing === true;
+  const [archive, nodes] = [disk?.archive ?? null, seen?.nodes ?? []];
+  return { name, role, address, isDraining, isDiskFailing, archive, nodes };
+}
+
+function draining({ name, address, isDraining }: Place): Finding[] {
+  if (!isDraining) return [];
+  const what = `${name} is being drained and takes no new records`;
+  return [note("draining", `${what}; \`tierkv vaults drain ${address} --end\` ends that`)];
 }
 
 function lanesUnreachable({ sidecar, targets }: Seen): Finding[] {
@@ -182,29 +277,24 @@ function lanesUnreachable({ sidecar, targets }: Seen): Finding[] {
   return [...own, ...seen];
 }
 
-function diskFailing({ targets }: Seen): Finding[] {
-  return targets.flatMap(({ target, address, disk }) => {
-    if (disk?.failing !== true) return [];
-    const what = `${target} at ${address}: its disk takes no more records; records in memory are still served`;
-    return [problem("disk_failing", `${what}; see the vault's log for the error and the path`)];
-  });
+function diskFailing({ name, isDiskFailing }: Place): Finding[] {
+  if (!isDiskFailing) return [];
+  const what = `${name}: its disk takes no more records; records in memory are still served`;
+  return [problem("disk_failing", `${what}; see the vault's log for the error and the path`)];
 }
 
-function archiveFailing({ targets }: Seen): Finding[] {
-  return targets.flatMap(({ target, address, disk }) => {
-    const archive = disk?.archive ?? null;
-    if (archive?.failing !== true) return [];
-    const what = `${target} at ${address}: its archive fails, so that a lost disk loses what is not there (${showBytes(archive.pendingBytes)} wait)`;
-    return [problem("archive_failing", `${what}: ${archive.trouble}`)];
-  });
+function archiveFailing({ name, archive }: Place): Finding[] {
+  if (archive?.failing !== true) return [];
+  const what = `${name}: its archive fails, so that a lost disk loses what is not there (${showBytes(archive.pendingBytes)} wait)`;
+  return [problem("archive_failing", `${what}: ${archive.trouble}`)];
 }
 
 /** A node that is full refuses saves for ever, because it evicts nothing and nothing expires. */
-function storeNeverFree({ targets, config }: Seen): Finding[] {
-  return ofNodes(targets, ({ policy, maxBytes, keys, expiring }, node) => {
+function storeNeverFree(place: Place, { cluster: { storeTtlS } }: Seen["config"]): Finding[] {
+  return ofNodes(place, ({ policy, maxBytes, keys, expiring }, node) => {
     const mayEvict =
       policy.startsWith("allkeys-") || (policy.startsWith("volatile-") && expiring > 0);
-    if (maxBytes === 0 || policy === "" || mayEvict || config.cluster.storeTtlS !== null) return [];
+    if (maxBytes === 0 || policy === "" || mayEvict || storeTtlS !== null) return [];
     const what = `${node} evicts nothing (maxmemory-policy ${policy}), and of ${keys} keys ${expiring} expire, so that it refuses saves once it is full`;
     const fix = "set maxmemory-policy allkeys-lfu there, or [cluster] store_ttl_s here";
     return [problem("store_never_free", `${what}: ${fix}`)];
@@ -212,27 +302,21 @@ function storeNeverFree({ targets, config }: Seen): Finding[] {
 }
 
 /** A node without a limit takes memory until the system ends it. */
-function storeUnbounded({ targets }: Seen): Finding[] {
-  return ofNodes(targets, ({ policy, maxBytes, usedBytes }, node) => {
+function storeUnbounded(place: Place): Finding[] {
+  return ofNodes(place, ({ policy, maxBytes, usedBytes }, node) => {
     if (maxBytes > 0 || policy === "") return [];
     const what = `${node} has no limit of memory, and uses ${showBytes(usedBytes)}`;
-    return [
-      problem("store_unbounded", `${what}: set maxmemory there, and maxmemory-policy allkeys-lfu`),
-    ];
+    const fix = "set maxmemory there, and maxmemory-policy allkeys-lfu";
+    return [problem("store_unbounded", `${what}: ${fix}`)];
   });
 }
 
-function storeUnseen({ targets }: Seen): Finding[] {
-  return ofNodes(targets, ({ trouble }, node) =>
-    trouble === ""
-      ? []
-      : [
-          note(
-            "store_unseen",
-            `${node} does not tell its memory and policy: ${trouble}; allow +info`,
-          ),
-        ],
-  );
+function storeUnseen(place: Place): Finding[] {
+  return ofNodes(place, ({ trouble }, node) => {
+    if (trouble === "") return [];
+    const what = `${node} does not tell its memory and policy: ${trouble}`;
+    return [note("store_unseen", `${what}; allow +info`)];
+  });
 }
 
 /** Refusals of a store since the sidecar began. */
@@ -253,12 +337,10 @@ function storeRefuses({ sidecar }: Seen): Finding[] {
 const REFUSED = "refused_";
 
 function ofNodes(
-  targets: Seen["targets"],
+  { role, nodes }: Place,
   check: (node: StoreNode, name: string) => Finding[],
 ): Finding[] {
-  return targets.flatMap(({ target, nodes }) =>
-    (nodes ?? []).flatMap((node) => check(node, `${target}: Valkey at ${node.address}`)),
-  );
+  return nodes.flatMap((node) => check(node, `${role}: Valkey at ${node.address}`));
 }
 
 /** An arena too small for the longest prompt, of which only the beginning is restored. */

@@ -6,14 +6,15 @@ import { sharedPath } from "../base/hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../base/limits/general.ts";
 import { silent } from "../base/log.ts";
 import { nowMs } from "../base/time.ts";
-import type { StoreNode } from "../client/cold/cold-store.ts";
+import type { StoreNode } from "../client/source.ts";
 import { isRemote } from "../client/vault.ts";
 import type { Vault } from "../client/vault.ts";
-import { allTargets } from "../cluster/sources.ts";
+import { knownTargets } from "../cluster/sources.ts";
 import type { VaultRole, VaultTarget } from "../cluster/targets.ts";
 import { linkTo } from "../cluster/vault-link.ts";
 import type { Config } from "../config/config.ts";
 import { SidecarLink } from "../control/sidecar-link.ts";
+import type { ShownFleet } from "../gateway/control.ts";
 import type { EngineFidelity } from "../sidecar/engine/engine-status.ts";
 import type { Form } from "../sidecar/save/codec-choice.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
@@ -91,6 +92,10 @@ export interface Seen {
   targets: readonly TargetStatus[];
   /** Status of the sidecar; null: it did not answer, or this machine has no engines. */
   sidecar: SidecarStatus | null;
+  /** Why names of the configuration stand for no vault; left out: they do, or there are none. */
+  names?: readonly string[];
+  /** Status of this user's gateway; null: there is none; left out: it was not asked. */
+  fleet?: ShownFleet | null;
 }
 
 /** Asks all targets concurrently; `onWait` has the addresses that have not answered yet, whenever one did. */
@@ -99,7 +104,7 @@ export async function inspect(
   onWait: (addresses: readonly string[]) => void = () => {},
 ): Promise<Seen> {
   const isEngineHost = config.cluster.role === "inference";
-  const asked = await allTargets(config);
+  const { targets: asked, failures } = await knownTargets(config);
   const waiting = new Set(asked.map(({ address }) => address));
   onWait([...waiting]);
   const [own, ...vaults] = await Promise.all([
@@ -112,7 +117,8 @@ export async function inspect(
     }),
   ]);
   const targets = own === null ? vaults : [own.target, ...vaults];
-  return { config, targets, sidecar: own?.status ?? null };
+  const names = failures.map(({ message }) => message);
+  return { config, targets, sidecar: own?.status ?? null, names };
 }
 
 /** Returns why a command cannot move records of a vault; null: it can. */

@@ -1,6 +1,6 @@
 // Owns names that stand for a pool's vaults: `dns:host:port` for the addresses of a host, `dns:name` for its SRV records.
 import { Resolver } from "node:dns/promises";
-import { TierkvError } from "../base/errors.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
 import { ofOneFamily } from "../base/families.ts";
 import { isNames } from "../base/hosts.ts";
 import { DNS_TIMEOUT_MS, DNS_TRIES } from "../base/limits/pool.ts";
@@ -25,10 +25,17 @@ export async function addressesOf(
     const found = port === 0 ? await services(host, resolver) : await hosts(host, port, resolver);
     if (found.length > 0) return found.toSorted();
   } catch (error) {
-    throw unresolved(text, error instanceof Error ? error.message : String(error));
+    const reason = `the name server gives no answer: ${toTierkvError(error).message}`;
+    const fix = "look at the name servers of this machine (/etc/resolv.conf)";
+    throw new TierkvError("NAMES_UNRESOLVED", { address: text, reason, fix }, { cause: error });
   }
   const kind = port === 0 ? "SRV" : "A or AAAA";
-  throw unresolved(text, `it has no ${kind} records`);
+  const fix = "ask for it with `dig`, and write the whole name";
+  throw new TierkvError("NAMES_UNRESOLVED", {
+    address: text,
+    reason: `it has no ${kind} records`,
+    fix,
+  });
 }
 
 async function services(name: string, resolver: Resolving): Promise<string[]> {
@@ -53,9 +60,4 @@ async function orNone<Record>(asked: Promise<Record[]>): Promise<Record[]> {
     if (NOTHING.has(code)) return [];
     throw error;
   }
-}
-
-function unresolved(address: string, reason: string): TierkvError {
-  const fix = "ask for it with `dig`, and write the whole name";
-  return new TierkvError("NAMES_UNRESOLVED", { address, reason, fix });
 }

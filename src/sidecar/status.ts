@@ -4,7 +4,7 @@ import { RESTORES_SHOWN_MAX } from "../base/limits/seen.ts";
 import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../base/metrics.ts";
 import { coreInfo, recordKeysStatus } from "../base/native.ts";
 import { nowMs, wallClockMs } from "../base/time.ts";
-import type { Tier } from "../client/source.ts";
+import type { BlockStore, Tier } from "../client/source.ts";
 import type { Config } from "../config/config.ts";
 import type { SourceKind } from "../discovery/source.ts";
 import type { EngineStatus } from "./engine/engine-status.ts";
@@ -42,6 +42,8 @@ export interface VaultStatus {
   form: Form | null;
   /** Of a store that others run: what it refused (`refused_`) and what requests to it cost (`requests_`); null: a vault. */
   counts: Readonly<Record<string, number>> | null;
+  /** The bucket behind it, which is asked for what it lacks; left out: there is none. */
+  behind?: { address: string; state: string; trouble: string };
   /** Its statistics; null: no answer, or none requested yet. */
   seen: VaultSeen | null;
 }
@@ -136,6 +138,11 @@ function describeVaults(
     const form = name === "kv" ? codecs.formOf(address) : null;
     const known = { address, source, state, trouble, lanes, isLent, share, isDraining };
     const counts = client.counts?.() ?? null;
-    return { ...known, tier, holes, moved, form, counts, seen };
+    const behind = client.behind === undefined ? {} : { behind: placeOf(client.behind) };
+    return { ...known, tier, holes, moved, form, counts, ...behind, seen };
   });
+}
+
+function placeOf({ address, state, trouble }: BlockStore): NonNullable<VaultStatus["behind"]> {
+  return { address, state, trouble };
 }

@@ -129,9 +129,8 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
   await recallFlushes(vault);
   await vault.missed.begin();
   const { audit, counters, members, pool } = vault;
-  const { tokens = null } = security ?? {};
   const gate =
-    security === null ? null : new Gate({ tokens, members, gossip: pool, audit, counters });
+    security === null ? null : new Gate({ ...security, members, gossip: pool, audit, counters });
   vault.gate = gate;
   shareMachines(vault);
   const health = new Health(vault.streams);

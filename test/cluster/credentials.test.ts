@@ -200,6 +200,38 @@ test("commands on the machine of a vault whose certificate a CA signed reach it,
   await expect(refused.stats(SOON_MS)).rejects.toThrow("certificate");
 });
 
+test("commands on the machine of a vault that client certificates alone open are its admin by its own certificate", async () => {
+  const ca = certificate("ca");
+  const { certPem, keyPem } = certificate("server", ca);
+  // A chain, whose other certificates identify nobody.
+  const [tlsCert, tlsKey] = [secretFile(certPem + ca.certPem), secretFile(keyPem)];
+  const tlsClientCa = secretFile(certificate("ca").certPem);
+  const vault = await openClosedVault({ tlsCert, tlsKey, tlsClientCa, tokens: null });
+  const keys = {
+    listen: vault.address,
+    tls_cert: tlsCert,
+    tls_key: tlsKey,
+    tls_client_ca: tlsClientCa,
+  };
+  const lines = Object.entries(keys).map(([name, value]) => `${name} = "${value}"`);
+  const config = configFor(`role = "kv_cold"\n[vault]\n${lines.join("\n")}`);
+  const clientWith = (pair: { certPem: string; keyPem: string } | null): VaultClient => {
+    const own = ownVault(config, vault.address);
+    const shown = pair && { certPem: Buffer.from(pair.certPem), keyPem: Buffer.from(pair.keyPem) };
+    const security = { ...own, ...shown };
+    return closeAfterTest(
+      new VaultClient({ address: vault.address, name: "kv", logger, security }),
+    );
+  };
+  const own = clientWith(null);
+  expect(await own.flush(null, SOON_MS)).toMatchObject({ records: 0 });
+  await until(() => own.lanes === "up", "lanes");
+  // As good a certificate of the same CA for the same host, but with another key.
+  for (const pair of [certificate("server", ca), certificate("client", ca, { unit: "admin" })])
+    await expect(clientWith(pair).stats(SOON_MS)).rejects.toThrow("no valid token");
+  expect(trust(config, vault.address, true)).toMatchObject({ isPinned: true });
+});
+
 const kept = (config: Config): string => join(config.vault.stateDir, "vault.pem");
 
 function neverStarted(): Config {

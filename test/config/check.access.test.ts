@@ -114,6 +114,14 @@ testRefusals({
     2,
     "CONFIG_BAD_VALUE",
     "10.0.0.1:8000 stands there twice",
+    'write engines = ["10.0.0.1:8000"]',
+  ),
+  "a vault twice in a long list": bad(
+    '[cluster]\nkv_cold = ["a:1", "b:1", "c:1", "d:1", "e:1", "f:1", "g:1", "h:1", "i:1", "a:1"]',
+    2,
+    "CONFIG_BAD_VALUE",
+    "a:1 stands there twice",
+    'leave one "a:1" out',
   ),
   "shared memory without a path": bad(
     '[cluster]\nkv_cold = "shm:tierkv"',
@@ -177,13 +185,6 @@ testRefusals({
     "CONFIG_CONFLICT",
     "a bucket has no recurrent states",
     "a vault or of Valkey",
-  ),
-  "two copies of one vault and shared memory": bad(
-    '[cluster]\nredundancy = "copies:2"\nkv_cold = ["shm:/dev/shm/x", "a:1"]',
-    2,
-    "CONFIG_CONFLICT",
-    "two vaults of a class beside shared memory",
-    'redundancy = "none"',
   ),
   "a vault's certificate without its key": bad(
     '[vault]\ntls_cert = "/c.pem"',

@@ -1,8 +1,8 @@
 // Owns the proof that what is wrong with a set-up comes first, with exit code 1, from `status` and from `doctor`.
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
-import type { StoreNode } from "../../src/client/cold/cold-store.ts";
+import type { StoreNode } from "../../src/client/source.ts";
 import { loadConfig } from "../../src/config/load.ts";
 import { findings } from "../../src/diagnosis/findings.ts";
 import { inspect } from "../../src/diagnosis/inspect.ts";
@@ -257,6 +257,107 @@ test.each([
   const targets = seen.targets.map((target) => ({ ...target, ...fault }));
   const [found] = findings({ ...seen, targets });
   expect(found).toMatchObject({ code, severity: "problem" });
+});
+
+test("what a sidecar saw of its vaults is found as well as what vaults say themselves", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const [kv] = seen.sidecar!.vaults.kv;
+  const archive = { failing: true, trouble: "503", pendingBytes: 1 };
+  const disk = { usedBytes: 0, maxBytes: 1, records: 0, failing: true, archive };
+  const { nodes } = nodeWith({ policy: "noeviction" });
+  const vault = { ...kv!, isDraining: true, seen: { ...kv!.seen!, disk, nodes } };
+  const sidecar = { ...seen.sidecar!, vaults: { kv: [vault], ssm: [vault] } };
+  const all = findings({ ...seen, targets: [], sidecar });
+  expect(all.map(({ code }) => code)).toEqual([
+    "disk_failing",
+    "archive_failing",
+    "store_never_free",
+    "draining",
+  ]);
+  for (const { text } of all) expect(text).toMatch(/^kv vault(?: at 127|: Valkey at 10)\./);
+  const asked = findings({ ...seen, sidecar });
+  expect(asked.map(({ code }) => code)).toEqual([]);
+});
+
+test("a store that this shell has no credentials for is a note where the sidecar reaches it", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const address = "s3://bucket/x";
+  const [own, vault] = seen.targets;
+  const bucket = { ...vault!, address, reachable: false, refused: true, error: "no credentials" };
+  const [kv] = seen.sidecar!.vaults.kv;
+  const found = (state: string): string[] => {
+    const behind = { address, state, trouble: "" };
+    const sidecar = { ...seen.sidecar!, vaults: { kv: [{ ...kv!, behind }], ssm: [] } };
+    return findings({ ...seen, targets: [own!, vault!, bucket], sidecar }).map(({ code }) => code);
+  };
+  expect(found("up")).toEqual(["store_unasked"]);
+  expect(found("down")).toEqual(["vault_refused"]);
+});
+
+test("a bucket that the sidecar cannot use is a problem where nobody else asked it", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const [kv] = seen.sidecar!.vaults.kv;
+  const behind = { address: "s3://bucket/x", state: "down", trouble: "403 AccessDenied" };
+  const sidecar = { ...seen.sidecar!, vaults: { kv: [{ ...kv!, behind }], ssm: [] } };
+  const [found, ...others] = findings({ ...seen, targets: [], sidecar });
+  expect([found?.severity, others]).toEqual(["problem", []]);
+  expect(found?.text).toMatch(/^the bucket s3:\/\/bucket\/x is not used: 403 AccessDenied; /);
+});
+
+test("an engine of the gateway that is down is a problem, with the gateway's reason", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const engine = (name: string, state: string): object => ({
+    engine: name,
+    state,
+    reason: state === "down" ? "connection refused" : "",
+  });
+  const engines = [engine("a:1", "up"), engine("b:2", "down"), engine("c:3", "draining")];
+  const fleet = { engines } as unknown as NonNullable<Seen["fleet"]>;
+  expect(findings({ ...seen, fleet })).toEqual([
+    {
+      code: "gateway_engine_down",
+      severity: "problem",
+      text: "engine b:2 of the gateway gets no requests: connection refused; start it, or take it out of [gateway] engines",
+    },
+  ]);
+});
+
+test("two copies with one vault left is a note, which status and config check say", async () => {
+  const { path } = await open();
+  const text = readFileSync(path, "utf8");
+  writeFileSync(path, text.replace("[cluster]\n", '[cluster]\nredundancy = "copies:2"\n'));
+  for (const command of [["status"], ["config", "check"]]) {
+    const { exitCode, stdout } = await runInside([...command, "--config", path]);
+    expect([exitCode, stdout]).toEqual([
+      0,
+      expect.stringMatching(/^NOTE: \[cluster\] redundancy = "copies:2" has one vault, so each/m),
+    ]);
+  }
+  const two = text.replace(/kv_cold = "(.*)"/, 'redundancy = "copies:2"\nkv_cold = ["$1", "a:1"]');
+  writeFileSync(path, two);
+  const checked = await runInside(["config", "check", "--config", path]);
+  expect(checked.stdout).not.toContain("NOTE");
+});
+
+test("names that nobody resolves are a problem beside what is known, and the sidecar is shown", async () => {
+  const { path, look } = await open();
+  const { socket } = (await look()).config.sidecar;
+  const [kv] = (await look()).sidecar!.vaults.kv;
+  const list = `["${kv!.address}", "dns:nosuch.invalid:50051"]`;
+  writeFileSync(path, `[cluster]\nkv_cold = ${list}\n[sidecar]\nsocket = "${socket}"\n`);
+  const { exitCode, stdout } = await runInside(["status", "--json", "--config", path]);
+  const said = JSON.parse(stdout) as { findings: object[]; targets: { target: string }[] };
+  expect(exitCode).toBe(1);
+  expect(said.targets.map(({ target }) => target)).toEqual(["sidecar", "kv_cold"]);
+  expect(said.findings).toContainEqual({
+    code: "unresolved",
+    severity: "problem",
+    text: expect.stringMatching(/^no vault is known of dns:nosuch\.invalid:50051: .*; /) as string,
+  });
 });
 
 test("without a sidecar its own vault is not missed, too", async () => {

@@ -46,7 +46,7 @@ test("a name without records, and a server that is silent, are an error that nam
   for (const name of ["empty.example", "unknown.example"]) {
     const asked = addressesOf(at(name, 50051), resolver);
     await expect(asked).rejects.toThrow(
-      `dns:${name}:50051 stands for no vault: it has no A or AAAA`,
+      `no vault is known of dns:${name}:50051: it has no A or AAAA`,
     );
   }
   server.close();
@@ -80,11 +80,8 @@ test.each(['"dns:"', '"dns:a b:1"', '"dns:host:0"', '"dns:10.0.0.256:1"'])(
   },
 );
 
-test("two copies with one vault, and a redundancy that is none of those, are refused with what to write", () => {
+test("a redundancy that is none is refused with what to write", () => {
   const messageOf = (toml: string): string => checkConfig(toml, null, {}).problems[0]!.message;
-  const one = messageOf('[cluster]\nkv_cold = "a:1"\nredundancy = "copies:2"');
-  expect(one).toContain("redundancy");
-  expect(one).toContain("write several addresses in kv_cold");
   const odd = messageOf('[cluster]\nkv_cold = ["a:1", "b:1"]\nredundancy = "raid"');
   expect(odd).toMatch(/redundancy.*none.*copies:2/);
 });

@@ -399,7 +399,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
       "a vault's host is lost",
       `\`PROBLEM: kv vault at B:50051 does not answer: no answer: no connection to port 50051 (ETIMEDOUT); ${GONE.replace("${port}", "50051")}\`; if only the program ended, ${code(sees)}`,
       "on each engine's machine: `tierkv vaults remove B:50051`, and start the sidecar again",
-      "no problem; what it held is computed again, unless `redundancy` is `copies:2`",
+      'no problem; what it held is computed again, or with `redundancy = "copies:2"` read from its copy, and a note where one vault is left',
     );
 
     const reach = readFileSync(new URL("../../src/diagnosis/reach.ts", import.meta.url), "utf8");

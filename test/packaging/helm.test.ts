@@ -58,6 +58,11 @@ const FREE = new Set([
 ]);
 const LEAVES = leaves(VALUES, (path) => FREE.has(path));
 
+test("a copy of the chart's folder is whole: it has no links", () => {
+  const entries = readdirSync(CHART, { recursive: true, withFileTypes: true });
+  expect(entries.filter((entry) => entry.isSymbolicLink()).map(({ name }) => name)).toEqual([]);
+});
+
 test("the chart is this release's, and brings the dashboards along", () => {
   const { version } = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8")) as Json;
   expect(parse(read("Chart.yaml"))).toMatchObject({ version, appVersion: version });

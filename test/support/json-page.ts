@@ -19,6 +19,8 @@ const INTERFACES: Readonly<Record<string, string>> = {
   SidecarStatus: "sidecar/status",
   VaultStatus: "sidecar/status",
   VaultSeen: "sidecar/vaults/vault-watch",
+  DiskSeen: "sidecar/vaults/vault-watch",
+  StoreNode: "client/source",
   EngineStatus: "sidecar/engine/engine-status",
   Forecast: "sidecar/restore/forecast",
   Footprint: "sidecar/restore/forecast",
@@ -66,7 +68,10 @@ const COMMANDS: readonly [command: string, fields: string][] = [
   ],
   ["doctor --engine", "`helps`, `change`, `engine` (FarEngine), `prompts` (FarOutlook[])"],
   ["bench", "`ok`, `config`, `targets` (VaultBench[])"],
-  ["flush", "`flushed`: FlushReply[], each with `target`, `address` and `error` (null: none)"],
+  [
+    "flush",
+    "`flushed`: FlushReply[], each with `target`, `address`, `byHand` (command that removes a bucket's objects, or null) and `error` (null: none)",
+  ],
   [
     "config check",
     "`ok`, `path`, `problems`, `notes`, `folders`, `config` (null where it is refused)",

@@ -106,7 +106,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   moving: room({ rooms: ["client", "pool"], types: ["sidecar"] }),
   diagnosis: room({
     rooms: ["arena", "client", "control", "cluster"],
-    types: ["config", "sidecar", "wire"],
+    types: ["config", "gateway", "sidecar", "wire"],
   }),
   "page/process": room({
     rooms: ["config", "page", "control", "diagnosis"],

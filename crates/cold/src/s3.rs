@@ -21,10 +21,10 @@ use tierkv_core::store::ItemStatus;
 use self::cuts::{Pack, Range, packs_of, ranges_of};
 use self::object::{Entry, index_of, parse};
 use self::places::{Place, Places};
-use self::runs::{object_of, runs_of};
+use self::runs::{folder_of, is_object, object_of, runs_of};
 use crate::goal::{Goal, Source};
 use crate::parallel::side_by_side;
-use crate::store::{Call, PackedKey, Store};
+use crate::store::{Call, Flushed, PackedKey, Scope, Store};
 
 /// Scheme of a bucket's address.
 pub const SCHEME: &str = "s3://";
@@ -344,6 +344,43 @@ impl Store for S3 {
             None => ItemStatus::Missing,
         };
         Ok(found.iter().map(status).collect())
+    }
+
+    /// Removes the objects of a namespace, or all; other clients miss what was removed. What is being stored meanwhile may stay.
+    fn flush(&self, scope: Scope, call: &Arc<Call>) -> Result<Flushed> {
+        if scope.model.is_some() || scope.tenant != 0 {
+            return Err(Error::bad_argument("a bucket does not tell models and tenants apart"));
+        }
+        let folder = scope.namespace.map_or_else(String::new, |namespace| folder_of(&namespace));
+        let enough = call.rest() / 3;
+        let mut done = Flushed {
+            is_unknown: false,
+            models: Vec::new(),
+            copies: (0, 0),
+            is_everything: false,
+            removed: 0,
+            is_left: false,
+        };
+        let mut from: Option<String> = None;
+        loop {
+            call.tick()?;
+            let page = self.bucket.below(&folder, from.as_deref(), call.rest());
+            self.read(0);
+            let (mut names, next) = page.map_err(|error| self.failed(&error))?;
+            names.retain(|name| is_object(name));
+            let removed =
+                side_by_side(&names, S3_REQUESTS_MAX, |name| self.bucket.remove(name.as_str()));
+            for outcome in removed {
+                outcome.map_err(|error| self.failed(&error))?;
+                done.removed += 1;
+            }
+            from = next;
+            done.is_left = from.is_some() && call.rest() < enough;
+            if from.is_none() || done.is_left {
+                self.places.forget_all();
+                return Ok(done);
+            }
+        }
     }
 
     fn ping(&self, call: &Arc<Call>) -> Result<()> {

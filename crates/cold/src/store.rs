@@ -132,6 +132,10 @@ pub struct Flushed {
     pub copies: (usize, usize),
     /// Whether everything was flushed, where the list was full.
     pub is_everything: bool,
+    /// Objects that were removed, of a store without a list of flushes.
+    pub removed: usize,
+    /// Whether more are there than there was time for, so that the flush is to be repeated.
+    pub is_left: bool,
 }
 
 /// Memory of a node, as it tells it.

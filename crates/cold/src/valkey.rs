@@ -257,7 +257,8 @@ impl Store for Valkey {
         let is_unknown = scope.model.as_ref().is_some_and(|model| !models.contains(model));
         let (taken, is_everything) = self.flushes.flush(scope, &self.lines(), call)?;
         let copies = (taken, self.flushes.keys().len());
-        Ok(Flushed { is_unknown, models, copies, is_everything })
+        let (removed, is_left) = (0, false);
+        Ok(Flushed { is_unknown, models, copies, is_everything, removed, is_left })
     }
 
     fn news(&self, known: u64) -> (u64, Vec<Scope>) {

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::bench::{
-    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, PRESENT, QUARANTINED, SOON, hash,
+    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, NAMESPACE, PRESENT, QUARANTINED, SOON, hash,
 };
 use support::bucket::{Bucket, Fault, vars};
 use support::gateway::Gateway;
 use tierkv_cold::s3::S3;
+use tierkv_cold::store::Scope;
 
 /// Long enough for a busy machine, short enough for a test that waits for it.
 const SHORT: Duration = Duration::from_millis(400);
@@ -50,6 +51,57 @@ fn serves(port: u16) {
     assert_eq!(came.len(), 5);
     assert_eq!(fourth.check_stored(&[3, 55]).unwrap(), [PRESENT, MISSING]);
     assert_eq!(fourth.free_slots(), 80);
+}
+
+fn flushes(port: u16) {
+    let blocks: Vec<u32> = (0..60).collect();
+    let (one, other) = (bench(port), bench(port));
+    one.store(&blocks).unwrap();
+    assert_eq!(other.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 60]);
+    let of = |namespace| Scope { namespace, ..Scope::default() };
+    assert_eq!(one.flushed(of(Some([9; 32]))).unwrap().removed, 0);
+    assert_eq!(other.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 60]);
+    let done = one.flushed(of(Some(NAMESPACE))).unwrap();
+    assert!(done.removed > 3 && !done.is_left, "{done:?}");
+    // The other one still knows the places.
+    assert_eq!(other.fetch(&blocks, SOON).unwrap(), vec![MISSING; 60]);
+    assert_eq!(bench(port).found(&blocks).unwrap(), vec![false; 60]);
+    one.store(&blocks).unwrap();
+    assert_eq!(one.flushed(of(None)).unwrap().removed, done.removed);
+    assert_eq!(bench(port).found(&blocks).unwrap(), vec![false; 60]);
+}
+
+#[test]
+fn a_real_server_is_flushed() {
+    let Some(gateway) = Gateway::start() else { return };
+    flushes(gateway.port);
+}
+
+#[test]
+fn a_flush_removes_what_is_ours_page_by_page_and_nothing_else() {
+    let bucket = Bucket::start();
+    bucket.put("/bucket/here/notes.txt");
+    bucket.put("/bucket/elsewhere");
+    flushes(bucket.port);
+    let left: Vec<_> = bucket.objects().into_keys().collect();
+    assert_eq!(left, ["/bucket/elsewhere", "/bucket/here/notes.txt"]);
+}
+
+#[test]
+fn a_flush_that_cannot_be_is_an_error_that_says_why() {
+    let bucket = Bucket::start();
+    let one = bench(bucket.port);
+    for scope in [
+        Scope { model: Some("m".into()), ..Scope::default() },
+        Scope { tenant: 7, ..Scope::default() },
+    ] {
+        assert!(
+            one.flushed(scope).unwrap_err().text.contains("does not tell models and tenants apart")
+        );
+    }
+    bucket.fails_with(Fault::Refuses(403, "AccessDenied"));
+    assert!(one.flushed(Scope::default()).unwrap_err().text.contains("AccessDenied"));
+    assert_eq!(refusals(&one, "denied"), 1);
 }
 
 #[test]

@@ -75,6 +75,9 @@ pub struct Disk {
     lock: Mutex<Option<LockFile>>,
 }
 
+/// Why a second vault cannot open a directory, and what to do.
+const USED: &str = "another vault uses it: stop that one, or set another [vault] data_dir here";
+
 impl Disk {
     /// Opens the directory at `path`, which no other process may have open. Returns at once; its records are found in the
     /// background.
@@ -100,7 +103,7 @@ impl Disk {
         };
         let lock = LockFile::take_in(storage.folder(), LOCK_NAME);
         let lock = lock.map_err(|error| failed(error.text))?;
-        let lock = lock.ok_or_else(|| failed("another vault uses it".to_owned()))?;
+        let lock = lock.ok_or_else(|| failed(USED.to_owned()))?;
         let archived = archive.map(|archive| {
             options.segment_bytes = options.segment_bytes.min(ARCHIVE_SEGMENT_BYTES);
             let url = archive.url.clone();

@@ -127,7 +127,8 @@ fn one_process_at_a_time() {
     let folder = Folder::new();
     let _store = open(&folder, options());
     let second = Store::durable(ram(16 * MIB), folder.path(), options());
-    assert!(second.err().unwrap().to_string().contains("another vault uses it"));
+    let said = second.err().unwrap().to_string();
+    assert!(said.contains("another vault uses it: stop that one, or set another"), "{said}");
 }
 
 #[test]

@@ -228,7 +228,8 @@ pub struct ColdScope {
     pub tenant: f64,
 }
 
-/// Puts records out of reach for all clients. The outcome's data is JSON: `isUnknown`, `models`, `copies`, `isEverything`.
+/// Puts records out of reach for all clients. The outcome's data is JSON: `isUnknown`, `models`, `copies`, `isEverything`,
+/// `removed`, `isLeft`.
 #[napi]
 pub fn cold_flush(id: u32, deadline_ms: f64, scope: ColdScope) -> napi::Result<u32> {
     begin(id, deadline_ms, Asker::default(), || {
@@ -288,11 +289,12 @@ pub fn cold_news(id: u32, known: f64) -> napi::Result<ColdNews> {
 }
 
 fn text_of_flushed(flushed: &Flushed) -> Vec<u8> {
-    let Flushed { is_unknown, models, copies: (taken, all), is_everything } = flushed;
+    let Flushed { is_unknown, models, copies: (taken, all), is_everything, removed, is_left } =
+        flushed;
     let models: Vec<_> = models.iter().map(|model| quoted(model)).collect();
     let models = models.join(",");
     format!(
-        "{{\"isUnknown\":{is_unknown},\"models\":[{models}],\"copies\":[{taken},{all}],\"isEverything\":{is_everything}}}"
+        "{{\"isUnknown\":{is_unknown},\"models\":[{models}],\"copies\":[{taken},{all}],\"isEverything\":{is_everything},\"removed\":{removed},\"isLeft\":{is_left}}}"
     )
     .into_bytes()
 }

@@ -1,6 +1,7 @@
 """Stand-ins for what vLLM hands the shim: configuration, KV-cache specs, block pool, requests, step outputs."""
 
 import hashlib
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,6 +240,7 @@ class Request:
     status: Any = None
     prompt_token_ids: list[int] | None = None
     output_token_ids: list[int] = field(default_factory=list)
+    arrival_time: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = self.num_prompt_tokens or self.num_tokens

@@ -3,6 +3,9 @@
 /** Time that the core has to end a request after its caller has timed out. */
 export const COLD_GRACE_MS = 100;
 
+/** Calls of one flush of a bucket, each of which removes objects for as long as a flush of a vault may take. */
+export const COLD_FLUSH_ROUNDS_MAX = 1000;
+
 /** Pause between two questions whether another client has flushed a store: within it all sidecars drop their copies. */
 export const COLD_WATCH_MS = 1000;
 

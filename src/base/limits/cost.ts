@@ -26,6 +26,7 @@ export const LOAD_FADE_MS = 60_000;
 export const RTT_SMOOTHING = 0.2;
 export const QUEUE_SMOOTHING = 0.2;
 export const WIRE_SMOOTHING = 0.2;
+export const ASIDE_SMOOTHING = 0.2;
 /** How often a running restore is weighed against computing. */
 export const PACE_TICK_MS = 20;
 /** Interval of progress frames for a plan that an engine waits for; below its `stall_ms`. */

@@ -72,17 +72,18 @@ async function init(call: Call<CertsOptions>): Promise<void> {
       vault,
       "on the engine's machine, in tierkv.toml:",
       engine,
+      "for a gateway on the machine of these hosts, in place of [vault]:",
+      `[gateway]\n${pairOf(file, server)}`,
     ],
   );
 }
 
 function keys(file: (name: string) => string, name: string, ca: string): string {
-  const lines = [
-    `tls_cert = "${file(name)}"`,
-    `tls_key = "${file(`${name}-key`)}"`,
-    `${ca} = "${file("ca")}"`,
-  ];
-  return lines.join("\n");
+  return `${pairOf(file, name)}\n${ca} = "${file("ca")}"`;
+}
+
+function pairOf(file: (name: string) => string, name: string): string {
+  return `tls_cert = "${file(name)}"\ntls_key = "${file(`${name}-key`)}"`;
 }
 
 function plain(host: string): string {

@@ -45,7 +45,7 @@ export function addConfig(program: Command): void {
 }
 
 async function check(call: Call): Promise<true | number> {
-  const { config, problems } = checkFile(call.configPath, call.io.env);
+  const { config, problems, path } = checkFile(call.configPath, call.io.env);
   const found = problems.map((error) => ({ key: null as string | null, error }));
   const named = config === null ? NOTHING : await namedBy(config, call.io.env);
   found.push(...named.problems);
@@ -60,7 +60,6 @@ async function check(call: Call): Promise<true | number> {
     const of = key === null ? "" : `${key}: `;
     call.io.err(`tierkv: ${of}${error.message} (${error.code})`);
   }
-  const path = config?.path ?? null;
   const { folders, notes } = named;
   const usable = isGood ? config : null;
   const result = { ok: isGood, path, problems: shown, notes, folders, config: usable };
@@ -76,11 +75,13 @@ async function namedBy(config: Config, env: Environment): Promise<Named> {
   const { namedFolders } = await import("../config/named-folders.ts");
   const { fileProblems } = await import("../config/named-files.ts");
   const { vaultSizes } = await import("../config/sizes.ts");
+  const { hasTwoPlaces, ONE_PLACE } = await import("../../cluster/targets.ts");
   const { folders, problems } = namedFolders(config, env);
   // Only a vault's machine can tell how large its disks are.
   const sizes = config.cluster.role === "inference" ? NOTHING : vaultSizes(config);
   const found = await fileProblems(config, problems);
-  return { folders, problems: [...found, ...sizes.problems], notes: sizes.notes };
+  const notes = hasTwoPlaces(config.cluster) ? [] : [ONE_PLACE];
+  return { folders, problems: [...found, ...sizes.problems], notes: [...notes, ...sizes.notes] };
 }
 
 function print(call: Call, name: string, text: string): void {

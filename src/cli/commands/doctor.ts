@@ -30,13 +30,14 @@ export function addDoctor(program: Command): void {
     .command("doctor")
     .summary("measure this set-up and predict the prompts that tierKV speeds up")
     .description(
-      "Measures each vault's link with its own records, reads the costs of computing and loading from the sidecar, and\n" +
-        "predicts the gain. The prediction covers prompts from 1k tokens to the engine's longest. Run it on the engine's\n" +
-        "machine after the engine has answered a few prompts. Problems come first. Exit code 1 if there is a problem, if\n" +
-        "a restore helps no prompt, or if too little is known. With --engine, run it on a machine that could hold a\n" +
-        "vault; the engine's machine needs no tierKV. It sends random prompts for half a minute, measures the link, and\n" +
-        "predicts the time that restores save. With --shm, it measures a region's latency and rate, and checks that\n" +
-        "another process sees its writes. Run it with --shm-peer first on a second machine that maps the region.",
+      "Measures each vault's link with records of its own, reads the costs of computing and loading from the sidecar,\n" +
+        "and predicts the gain. The records are deleted at the end; a full vault evicts others for them. The prediction\n" +
+        "covers prompts from 1k tokens to the engine's longest. Run it on the engine's machine after the engine has\n" +
+        "answered a few prompts. Problems come first. Exit code 1 if there is a problem, if a restore helps no prompt, or\n" +
+        "if too little is known. With --engine, run it on a machine that could hold a vault; the engine's machine needs no\n" +
+        "tierKV. It sends random prompts for half a minute, measures the link, and predicts the time that restores save.\n" +
+        "With --shm, it measures a region's latency and rate, and checks that another process sees its writes. Run it with\n" +
+        "--shm-peer first on a second machine that maps the region.",
     )
     .option("--engine <url>", "address of an engine without tierKV, like http://192.168.1.20:8000")
     .option("--model <path>", "config.json of the engine's model, or its folder; with --engine")
@@ -60,10 +61,13 @@ export interface Outlook {
   isBeyond: boolean;
   /** True: `restoreMs` follows from what this engine's restores took; otherwise from links as measured now. */
   isSeen: boolean;
+  /** True: `computeMs` and `restoreMs` hold what lies between the engine's server and its steps, as restored requests showed it. */
+  hasAside: boolean;
   /** False: the engine has restored too little to know how long it copies, and that time is left out of `restoreMs`. */
   hasLoaded: boolean;
+  /** Milliseconds to the first token, from a request's arrival at the engine's server where restores told what lies beside computing. */
   computeMs: number | null;
-  /** Milliseconds to the first token: look-up, fetch, load, and computing the rest. */
+  /** The same of a restore: look-up, fetch, load, and computing the rest. */
   restoreMs: number;
   /** `computeMs` over `restoreMs`; null: `computeMs` is not known. */
   gain: number | null;
@@ -162,8 +166,10 @@ const BEYOND =
   "  * longer than any prompt that the engine has computed since it started: its times follow from shorter prompts";
 const UNLOADED =
   "  restored: without the engine's copying, because it has restored fewer than two prompts since it started";
-const SEEN =
-  "  restored: as this engine's restores took so far, and computing what they leave; its HTTP server is not in it";
+const SEEN = "  restored: as this engine's restores took so far, and computing what they leave";
+const ASIDE =
+  "  both: from a request's arrival at the engine's server to its first token, as restored requests showed";
+const NO_ASIDE = "  both: without what lies between the engine's server and its steps";
 const LEFT_OUT =
   "  restored: at least, by links as measured now; after a few restores of an idle engine, what they took takes its place";
 
@@ -178,8 +184,9 @@ async function measure(
   const links: LinkPaces = {};
   const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
   const up = new Set(targets.filter(({ reachable }) => reachable).map(({ address }) => address));
-  const { allTargets } = await import("../../cluster/sources.ts");
-  const measured = (await allTargets(config)).filter(({ address }) => up.has(address));
+  const { knownTargets } = await import("../../cluster/sources.ts");
+  const { targets: known } = await knownTargets(config);
+  const measured = known.filter(({ address }) => up.has(address));
   for (const [at, target] of measured.entries()) {
     const onRound = (done: number): void => {
       const all = DOCTOR_ROUNDS * measured.length;
@@ -241,7 +248,7 @@ function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
 /** Returns the forecast prompts for which every needed class was measured. */
 export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
   return forecast.flatMap((one) => {
-    const { tokens, isBeyond, computeMs, restMs, loadMs, seenMs, wireBytes } = one;
+    const { tokens, isBeyond, restMs, loadMs, seenMs, asideMs, wireBytes } = one;
     let fetchMs = 0;
     for (const recordClass of RECORD_CLASSES) {
       const bytes = wireBytes[recordClass];
@@ -250,10 +257,16 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
       if (link === undefined) return [];
       fetchMs = Math.max(fetchMs, link.questionMs + (bytes / link.bytesPerS) * 1000);
     }
-    const restoreMs = (seenMs ?? fetchMs + (loadMs ?? 0)) + (restMs ?? 0);
+    const beside = (ms: number): number => Math.max(0, ms + (asideMs ?? 0));
+    const restoreMs = beside((seenMs ?? fetchMs + (loadMs ?? 0)) + (restMs ?? 0));
+    const computeMs = one.computeMs === null ? null : beside(one.computeMs);
     const gain = computeMs === null ? null : computeMs / restoreMs;
-    const isSeen = seenMs !== null;
-    return [{ tokens, isBeyond, isSeen, hasLoaded: loadMs !== null, computeMs, restoreMs, gain }];
+    const known = {
+      isSeen: seenMs !== null,
+      hasAside: asideMs !== null,
+      hasLoaded: loadMs !== null,
+    };
+    return [{ tokens, isBeyond, ...known, computeMs, restoreMs, gain }];
   });
 }
 
@@ -285,12 +298,14 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
   const beyond = prompts.some(({ isBeyond }) => isBeyond) ? [BEYOND] : [];
   const unloaded = prompts.some(({ hasLoaded }) => !hasLoaded) ? [UNLOADED] : [];
   const basis = prompts.every(({ isSeen }) => isSeen) ? SEEN : LEFT_OUT;
+  const around = prompts.every(({ hasAside }) => hasAside) ? ASIDE : NO_ASIDE;
   return [
     `${name}:`,
     ...table([head, ...rows], "  "),
     ...beyond,
     ...unloaded,
     basis,
+    around,
     `  ${verdict}`,
   ];
 }

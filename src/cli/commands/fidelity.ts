@@ -58,8 +58,9 @@ export function addFidelity(program: Command): void {
         'the verdict is clear. Within [codec] max_kld it writes a certificate, with which `[codec] kv = "auto"` stores\n' +
         "this model's blocks as INT8. Run it on the machine of an engine with VLLM_SERVER_DEV_MODE=1 and no other users,\n" +
         "whose sidecar has [turbo_quant] enabled = true. With --model, it starts vaults, a sidecar and vLLM on the CPU\n" +
-        "and stops them at the end; that needs a Python with vLLM and tierkv. Exit code 0: within the bound, 1: beyond it,\n" +
-        "3: too few prompts to judge.",
+        "and stops them at the end; that needs a Python with vLLM and tierkv: the one of the wheel's environment, or the\n" +
+        "one that the variable TIERKV_PYTHON names. Exit code 0: within the bound, 1: beyond it, 3: too few prompts to\n" +
+        "judge.",
     )
     .option("--engine <url>", "address of the engine, like http://127.0.0.1:8000")
     .option("--model <dir>", "folder of a model's files, instead of an engine")
@@ -90,6 +91,8 @@ async function runFidelity(call: Call<FidelityFlags>): Promise<Outcome> {
     throw new TierkvError("USAGE", { reason });
   }
   checkModel(model);
+  const { findPython } = await import("../../extras/stand/python.ts");
+  findPython(call.io.env);
   const { withEngineOf } = await import("../../extras/fidelity/model-engine.ts");
   progress.step(`about ${showMs(FIDELITY_START_MS)} to start vLLM, then ${forecastText(call)}`);
   return await withEngineOf(resolve(model), {
@@ -101,7 +104,7 @@ async function runFidelity(call: Call<FidelityFlags>): Promise<Outcome> {
 function forecastText({ options: { prompts } }: Call<FidelityFlags>): string {
   return prompts === undefined
     ? `at most about ${showMs(FIDELITY_JUDGE_MS)} to measure`
-    : `up to ${prompts} prompts to measure`;
+    : `up to ${prompts} ${prompts === "1" ? "prompt" : "prompts"} to measure`;
 }
 
 function checkModel(model: string): void {

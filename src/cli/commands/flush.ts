@@ -17,7 +17,7 @@ import type { VaultRole, VaultTarget } from "../../cluster/targets.ts";
 import type { VaultLink } from "../../cluster/vault-link.ts";
 import type { Config } from "../../config/config.ts";
 import type { FlushedSidecar, FlushReply } from "../../wire/messages.ts";
-import type { Call } from "../shell/call.ts";
+import type { Call, Outcome } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 import { Progress } from "../shell/progress.ts";
 
@@ -37,8 +37,9 @@ export function addFlush(program: Command): void {
     .description(
       "Drops every record of the configured vaults, or only the selected ones, in memory and on disk. Drops their\n" +
         "copies and pending saves in all connected sidecars too. Engines compute those blocks again. An engine's own GPU\n" +
-        "cache stays; POST /reset_prefix_cache to the engine clears it. Exit code 1 if nothing matched the named model,\n" +
-        "namespace or tenant, or a vault did not answer.",
+        "cache stays; POST /reset_prefix_cache to the engine clears it. A bucket's objects are removed, but not by model or\n" +
+        "tenant, which it does not tell apart. Exit code 1 if nothing matched the named model, namespace or tenant, or a\n" +
+        "vault did not answer; 3 if all was flushed but a bucket.",
     )
     .addOption(
       new Option(
@@ -64,16 +65,49 @@ export function addFlush(program: Command): void {
     .does(flush);
 }
 
-async function flush(call: Call<FlushOptions>): Promise<boolean> {
+/** Exit code where all was flushed but what a bucket's own tools must remove. */
+const EXIT_BY_HAND = 3;
+
+async function flush(call: Call<FlushOptions>): Promise<Outcome> {
   const config = call.loadConfig();
   const { chosenTargets } = await import("../../cluster/sources.ts");
-  const targets = await chosenTargets(config, call.options.target, "flush");
+  const chosen = await chosenTargets(config, call.options.target, "flush");
   const scope = await scopeOf(call.options, config);
+  const inScope = chosen.filter((target) => !isBucket(target) || mayHold(target, scope));
+  // A bucket does not tell models and tenants apart.
+  const isByHand = scope.model !== null || scope.tenant !== 0;
+  const targets = inScope.filter((target) => !isByHand || !isBucket(target));
   const asks = "flush asks before it drops records";
-  if (call.options.yes !== true && !(await call.confirms(asks, questionOf(targets, scope)))) {
+  const isAsked = call.options.yes !== true && targets.length > 0;
+  if (isAsked && !(await call.confirms(asks, questionOf(targets, scope)))) {
     call.print({ flushed: [] }, ["nothing was dropped"]);
     return false;
   }
+  const flushes = await flushAll(call, config, targets, scope);
+  const isEngineNear = flushes.some(({ sidecars }) => sidecars.length > 0);
+  const unknown = unmatched(scope, flushes);
+  const left = inScope.filter((target) => !targets.includes(target)).map(leftInBucket);
+  const lines = [
+    ...flushes.flatMap(describe),
+    ...(unknown === null ? [] : [unknown]),
+    ...(isEngineNear ? [OWN_CACHE] : []),
+    ...left.flatMap(describeLeft),
+  ];
+  call.print({ flushed: [...flushes, ...left] }, lines);
+  if (unknown !== null || flushes.some(({ error }) => error !== null)) return false;
+  return left.length === 0 || EXIT_BY_HAND;
+}
+
+/**
+ * Flushes buckets first, so that nothing comes back from them, then all others at once, and then what was stored in the buckets
+ * meanwhile.
+ */
+async function flushAll(
+  call: Call,
+  config: Config,
+  targets: readonly VaultTarget[],
+  scope: Scope,
+): Promise<Flushed[]> {
   const { linkTo } = await import("../../cluster/vault-link.ts");
   const logger = createLogger("flush", {
     level: config.log.level === "debug" ? "debug" : "silent",
@@ -86,19 +120,43 @@ async function flush(call: Call<FlushOptions>): Promise<boolean> {
     () => progress.at(done, targets.length, "vaults, and the sidecars that hold copies"),
     PROGRESS_EVERY_MS,
   );
-  const results = await Promise.all(
-    targets.map(async (target) => {
-      const flushed = await flushOne(() => linkTo(config, target, logger, 0), target, scope, id);
-      done += 1;
-      return flushed;
-    }),
-  ).finally(() => clearInterval(ticker));
-  const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
-  const lines = results.flatMap(describe);
-  const unknown = unmatched(scope, results);
-  if (unknown !== null) lines.push(unknown);
-  call.print({ flushed: results }, isEngineNear ? [...lines, OWN_CACHE] : lines);
-  return unknown === null && results.every(({ error }) => error === null);
+  const flushed = new Map<VaultTarget, Flushed>();
+  const flushEach = async (some: readonly VaultTarget[]): Promise<void> => {
+    const each = some.map(async (target) => {
+      const now = await flushOne(() => linkTo(config, target, logger, 0), target, scope, id);
+      const records = (flushed.get(target)?.records ?? 0) + now.records;
+      flushed.set(target, { ...now, records });
+      done = flushed.size;
+    });
+    await Promise.all(each);
+  };
+  try {
+    const buckets = targets.filter(isBucket);
+    await flushEach(buckets);
+    await flushEach(targets.filter((target) => !isBucket(target)));
+    await flushEach(buckets.filter((bucket) => flushed.get(bucket)?.error === null));
+  } finally {
+    clearInterval(ticker);
+  }
+  return targets.flatMap((target) => flushed.get(target) ?? []);
+}
+
+const isBucket = ({ address }: VaultTarget): boolean => storeKind(address) === "s3";
+
+function mayHold({ classes }: VaultTarget, { recordClass }: Scope): boolean {
+  return recordClass === null || classes.includes(recordClass);
+}
+
+function leftInBucket({ name, address }: VaultTarget): Flushed {
+  const byHand = `aws s3 rm --recursive ${address.replace(/\/*$/, "/")}`;
+  return { target: name, address, ...NOTHING, byHand, error: null };
+}
+
+function describeLeft({ target, address, byHand }: Flushed): string[] {
+  return [
+    `${target} at ${address}: its objects stay, and are restored again: it does not tell models and tenants apart. Flush it by --namespace, or remove all of it and flush again:`,
+    `  ${byHand}`,
+  ];
 }
 
 /** Returns a line if vaults answered, and nothing matched what was named; null: it did, or nothing was named. */
@@ -106,6 +164,7 @@ function unmatched(
   { model, namespace, tenant }: Scope,
   results: readonly Flushed[],
 ): string | null {
+  if (results.length === 0) return null;
   if (model !== null) {
     const unknown = unknownModel(model, results);
     if (unknown !== null) return unknown;
@@ -172,8 +231,21 @@ function questionOf(
 interface Flushed extends FlushReply {
   target: string;
   address: string;
+  /** Command that removes all of a bucket's objects; null: nothing is left to be done. */
+  byHand: string | null;
   error: string | null;
 }
+
+const NOTHING: FlushReply = {
+  records: 0,
+  bytes: 0,
+  diskBytes: 0,
+  volatile: false,
+  number: 0,
+  unknownModel: false,
+  models: [],
+  sidecars: [],
+};
 
 async function flushOne(
   link: () => Promise<VaultLink>,
@@ -181,8 +253,6 @@ async function flushOne(
   { namespace, recordClass, model, tenant }: Scope,
   id: string,
 ): Promise<Flushed> {
-  const none = { unknownModel: false, models: [], sidecars: [] };
-  const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, ...none };
   let client: Vault | null = null;
   try {
     const { sayHello } = await import("../../diagnosis/reach.ts");
@@ -190,9 +260,10 @@ async function flushOne(
     ({ client } = linked);
     await sayHello(client, linked.isTls);
     const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model, tenant, id);
-    return { target: name, address, ...flushed, error: null };
+    return { target: name, address, ...flushed, byHand: null, error: null };
   } catch (error) {
-    return { target: name, address, ...nothing, error: withAdvice(toTierkvError(error)) };
+    const reason = withAdvice(toTierkvError(error));
+    return { target: name, address, ...NOTHING, byHand: null, error: reason };
   } finally {
     client?.close();
   }
@@ -220,6 +291,7 @@ function isNothing({ records, sidecars, error }: Flushed): boolean {
 function describe(flushed: Flushed): string[] {
   const { target, address, records, bytes, diskBytes, error } = flushed;
   if (error !== null) return [`nothing dropped: ${error}; what it holds stays until it is flushed`];
+  if (storeKind(address) === "s3") return [`${target} at ${address}: ${records} objects removed`];
   if (storeKind(address) !== null) {
     if (flushed.unknownModel) return [`${target} at ${address}: nothing dropped`];
     const seconds = Math.ceil((2 * COLD_WATCH_MS) / 1000);

@@ -16,15 +16,16 @@ export function addJoin(program: Command): void {
     .summary("give this machine access to a vault")
     .description(
       "Connects to the code's vault, and verifies the vault's identity before it sends the code. Stores the credential\n" +
-        "that the vault issues (mode 0600), and writes the vault's address into tierkv.toml. Run it on the engine's\n" +
-        "machine. A running sidecar uses the vault after its next start.",
+        "that the vault issues (mode 0600), and writes the vault's address into tierkv.toml, which it makes where there is\n" +
+        "none. A pool that keeps its own list takes the place of its vaults there. Run it on the engine's machine. A\n" +
+        "running sidecar uses the vault after its next start.",
     )
     .example("tierkv join tkv1.EjE5Mi4xNjguMS4xMDo1MDA1...")
     .does(joinVault);
 }
 
 async function joinVault(call: Call): Promise<boolean> {
-  const config = call.loadConfig();
+  const config = call.loadOrNewConfig();
   const invitation = decodeJoinCode(await codeOf(call));
   const { address } = invitation;
   const joining = await import("../join/joining.ts");
@@ -39,9 +40,13 @@ async function joinVault(call: Call): Promise<boolean> {
   // Kept before any other step can fail, because the join has used up the code.
   const folder = keepJoined(config, address, caPem, credential.token);
   const classes = await askClasses(credential, caPem);
-  const text = (await askPooled(credential, caPem)) ? `pool:${address}` : address;
+  const pooled = await askPooled(credential, caPem);
+  const text = pooled === null ? address : `pool:${address}`;
   const isKnown = classes.every((name) => listOf(config, name).includes(text));
-  const { path, isDone, line } = writeAddress(call, config, text, classes);
+  const { path, isDone, line } = writeAddress(call, config, text, {
+    classes,
+    standsFor: pooled ?? [],
+  });
   const lines = [
     `joined the ${classes.join(" and ")} vault at ${address} as ${credential.name}; certificate and token are in ${folder}`,
     line,

@@ -1,4 +1,5 @@
 // Owns `tierkv status`: asks the sidecar and every vault, and prints the state of each.
+import { storeKind } from "../../base/hosts.ts";
 import {
   NONE,
   orNone,
@@ -176,10 +177,9 @@ function describeArchive({ usedBytes, pendingBytes, failing, trouble }: ArchiveS
 
 function row(target: TargetStatus): string[] {
   const { usedBytes, maxBytes } = target;
-  const memory =
-    usedBytes === null || maxBytes === null
-      ? NONE
-      : `${showBytes(usedBytes)} of ${showBytes(maxBytes)}`;
+  // A bucket says nothing of its size.
+  const isUnknown = usedBytes === null || maxBytes === null || storeKind(target.address) === "s3";
+  const memory = isUnknown ? NONE : `${showBytes(usedBytes)} of ${showBytes(maxBytes)}`;
   return [
     target.target,
     target.address,

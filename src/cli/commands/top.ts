@@ -125,7 +125,8 @@ async function pictureOf(
 ): Promise<Picture & { findings: Finding[] }> {
   const fleet = await askFleet(config);
   const status = await besideFleet(link.status(), fleet);
-  return { status, fleet, before, findings: findings({ config, targets: [], sidecar: status }) };
+  const found = findings({ config, targets: [], sidecar: status, fleet });
+  return { status, fleet, before, findings: found };
 }
 
 function intervalOf(text: string | undefined): number {

@@ -24,7 +24,9 @@ export function addVaults(program: Command): void {
     .description(
       "Asks this machine's sidecar for each vault of its pools: share of the blocks, fill, read and write rates, and\n" +
         "state. A vault that has left its pool owns no blocks, and sidecars look up its remaining records for an hour.\n" +
-        "Unusable blocks miss an earlier one; misplaced blocks belong to another vault now. Exit code 1 if there is no vault.",
+        "A share counts the vault's weight (x0.1), and follows it within seconds. Unusable blocks miss an earlier one;\n" +
+        "misplaced blocks belong to another vault now. A bucket behind a vault or a Valkey owns none: it is asked for what\n" +
+        "that lacks. Exit code 1 if there is no vault.",
     )
     .example("tierkv vaults ls --json")
     .does(list);
@@ -160,7 +162,14 @@ const HEAD = "class,address,from,state,owns,unusable,misplaced,full,memory,disk,
 
 /** Exported for its test. */
 export function describe(rows: readonly Row[], columns: number = Infinity): string[] {
-  return tableWithin(columns, [HEAD, ...rows.map(rowOf)]);
+  return tableWithin(columns, [HEAD, ...rows.flatMap((row) => [rowOf(row), ...behindOf(row)])]);
+}
+
+/** A bucket behind a vault or a Valkey: it owns nothing, and is asked for what that lacks. */
+function behindOf({ class: name, source, behind }: Row): string[][] {
+  if (behind === undefined) return [];
+  const { address, state } = behind;
+  return [[name, address, source, state, "behind", ...Array<string>(HEAD.length - 5).fill(NONE)]];
 }
 
 function rowOf(row: Row): string[] {

@@ -47,7 +47,10 @@ export function describeAllowance(allowance: Allowance): string[] {
   const { promptTokens, promptBytes, saveS, arenaBytes, saveBytes, prompts, wholeTokens } =
     allowance;
   const rate = saveS === null ? 0 : promptBytes / saveS;
-  const saved = saveS === null ? "" : `: saved in ${showMs(saveS * 1000)} at ${showRate(rate)}`;
+  const saved =
+    saveS === null
+      ? ""
+      : `: saved in ${showMs(saveS * 1000)}, as its blocks go to the vaults at ${showRate(rate)}, measured now`;
   const holds =
     prompts >= 1
       ? `holds ${prompts.toFixed(1)} of them`

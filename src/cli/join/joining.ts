@@ -10,6 +10,7 @@ import { certificateAt, fingerprintOf, pemOf } from "../../client/vault/certific
 import { helloRequest } from "../../client/vault/hello.ts";
 import { isReached } from "../../cluster/credentials.ts";
 import type { Config } from "../../config/config.ts";
+import { Book } from "../../discovery/book.ts";
 import { VAULT_SERVER_NAME } from "../../wire/security.ts";
 import { vaultService } from "../../wire/service.ts";
 import type { Call } from "../shell/call.ts";
@@ -63,11 +64,18 @@ export async function askClasses(
   return classesOf(vaultClassName(hello.recordClass));
 }
 
-/** Whether the vault belongs to a pool and knows its list. */
-export async function askPooled({ address, token }: Credential, caPem: string): Promise<boolean> {
+/** Returns the addresses in the list of the vault's pool; null: it belongs to none. */
+export async function askPooled(
+  { address, token }: Credential,
+  caPem: string,
+): Promise<readonly string[] | null> {
   const request = { mark: 0, epoch: 0 };
-  const { key } = await askOnce(askedWith(address, caPem, token), vaultService.Pool, request);
-  return key.length > 0;
+  const asked = askedWith(address, caPem, token);
+  const { key, vaults } = await askOnce(asked, vaultService.Pool, request);
+  if (key.length === 0) return null;
+  const book = new Book(key);
+  book.take(vaults);
+  return book.vaults.filter(({ gone }) => !gone).map((vault) => vault.address);
 }
 
 function askedWith(address: string, caPem: string, token: string): Asked {
@@ -81,22 +89,29 @@ function askedWith(address: string, caPem: string, token: string): Asked {
   return { name: "the", address, security, timeoutMs: JOIN_TIMEOUT_MS };
 }
 
-/** Writes the address into the vault lists; `line` reports the result. */
+/** Writes the address into the vault lists, in place of those that it stands for; `line` reports the result. */
 export function writeAddress(
   call: Call,
   config: Config,
   address: string,
-  classes: readonly RecordClass[],
+  { classes, standsFor }: { classes: readonly RecordClass[]; standsFor: readonly string[] },
 ): Written & { line: string } {
-  const entries = classes.map((name) => [name, withJoined(config, name, address)] as const);
+  const entries = classes.map((name) => {
+    return [name, withJoined(config, name, address, standsFor)] as const;
+  });
   const lists = Object.fromEntries(entries);
   const written = writeVaults(call, config, lists);
   return { ...written, line: describeWritten(written, lists) };
 }
 
 /** Adds the address to the list; replaces a single entry that cannot be reached, because it was a guess of this address. */
-function withJoined(config: Config, name: RecordClass, address: string): string[] {
-  const texts = listOf(config, name);
+function withJoined(
+  config: Config,
+  name: RecordClass,
+  address: string,
+  standsFor: readonly string[],
+): string[] {
+  const texts = listOf(config, name).filter((text) => !standsFor.includes(text));
   const kept = texts.length > 1 ? texts : texts.filter((text) => isReached(config, text));
   return kept.includes(address) ? kept : [...kept, address];
 }

@@ -3,7 +3,7 @@ import { TierkvError } from "../../base/errors.ts";
 import { createLogger } from "../../base/log.ts";
 import type { Logger } from "../../base/log.ts";
 import type { Config } from "../../config/config.ts";
-import { loadConfig } from "../../config/load.ts";
+import { loadConfig, loadOrDefaults } from "../../config/load.ts";
 import { override } from "../../config/override.ts";
 import type { Override } from "../../config/override.ts";
 import type { Io } from "./io.ts";
@@ -41,6 +41,11 @@ export class Call<Options extends object = object> {
   /** Loads the configuration with the command line's overrides; throws its first mistake. */
   loadConfig(overrides: readonly Override[] = []): Config {
     return override(loadConfig(this.configPath, this.io.env), overrides);
+  }
+
+  /** The same; where the file is not there, the defaults with its path, for a command that makes it. */
+  loadOrNewConfig(): Config {
+    return loadOrDefaults(this.configPath, this.io.env);
   }
 
   /** Path of this machine's sidecar, for a command that asks it; throws USAGE on a vault's machine, where none runs. */

@@ -102,7 +102,10 @@ function memoryCells({ slotCount, touchedSlots, freeSlots, slotBytes, bytes }: A
 
 function describeVaults({ vaults }: SidecarStatus): string[] {
   const isPool = Object.values(vaults).some((all) => all.filter(isOfPool).length > 1);
-  const rows = rowsByVault(vaults).map(([name, vault]) => vaultRow(name, vault, isPool));
+  const rows = rowsByVault(vaults).flatMap(([name, vault]) => [
+    vaultRow(name, vault, isPool),
+    ...behindRow(vault, isPool),
+  ]);
   if (rows.length === 0) return ["vaults", "none is configured"];
   const pooled = isPool ? ["owns", "unusable", "misplaced"] : [];
   const head = ["vault", "state", ...pooled, "rtt", "memory", "used", "of", "records"];
@@ -151,6 +154,15 @@ function vaultRow(name: string, vault: VaultStatus, isPool: boolean): string[] {
     showRate(seen.inBytesPerS),
     address,
   ];
+}
+
+/** The bucket behind a vault or a Valkey. */
+function behindRow({ behind }: VaultStatus, isPool: boolean): string[][] {
+  if (behind === undefined) return [];
+  const { state, address } = behind;
+  const isUp = state === "up" || state === "unknown";
+  const rest = Array<string>(isPool ? 12 : 9).fill(NONE);
+  return [["behind", isUp ? state : state.toUpperCase(), ...rest, address]];
 }
 
 function describeFlow(status: SidecarStatus, before: SidecarStatus | null): string[] {

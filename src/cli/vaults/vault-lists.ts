@@ -17,8 +17,9 @@ import { SHARE_SAMPLES } from "../../base/limits/pool.ts";
 import { showShare } from "../../base/text.ts";
 import { randomId } from "../../base/time.ts";
 import { isReached } from "../../cluster/credentials.ts";
+import { hasTwoPlaces, ONE_PLACE } from "../../cluster/targets.ts";
 import { checkConfig } from "../../config/check.ts";
-import type { Config } from "../../config/config.ts";
+import type { Address, Config } from "../../config/config.ts";
 import { setText } from "../../config/edit.ts";
 import { homeOf } from "../../config/own-places.ts";
 import { Placement } from "../../pool/placement.ts";
@@ -113,14 +114,19 @@ export function changeList(call: Call, only: RecordClass | undefined, isAdded: b
   if (problem !== null) throw problem;
   const [before, after = []] = [listOf(config, first), lists[first]];
   const moved = movedShare(before, after, cutOf(first));
-  const share = `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`;
+  const isUnjoined = isAdded && !isReached(config, address);
   call.print({ classes, vaults: after, moved, path, isDone }, [
     describeWritten(written, lists),
-    ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
-    ...(before.length === 0 ? [] : [share]),
+    ...(isUnjoined ? [NOT_JOINED] : []),
+    ...(before.length === 0 ? [] : [describeMoved(moved)]),
+    ...remarkOn(config, lists),
     "write the same on all machines of the pool, and start running sidecars again",
   ]);
   return isDone;
+}
+
+function remarkOn(config: Config, lists: Partial<Record<RecordClass, string[]>>): string[] {
+  return hasTwoPlaces(changedOf(config, lists)) ? [] : [ONE_PLACE];
 }
 
 /** Returns the list of a class with or without the address. Throws USAGE if that changes nothing, or leaves none. */
@@ -143,6 +149,23 @@ function changedList(
   const list = known.filter((text) => text !== address);
   if (list.length > 0) return list;
   throw wrong(`it is the only one: take ${key} out of ${config.path ?? "the file"}`);
+}
+
+const describeMoved = (moved: number): string =>
+  `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`;
+
+/** The cluster with changed lists; of their addresses only the text counts here. */
+function changedOf(
+  { cluster }: Config,
+  { kv, ssm }: Partial<Record<RecordClass, string[]>>,
+): Config["cluster"] {
+  const of = (texts: readonly string[]): Address[] =>
+    texts.map((text) => ({ host: "", port: 0, text }));
+  return {
+    ...cluster,
+    kvCold: kv === undefined ? cluster.kvCold : of(kv),
+    ssmCold: ssm === undefined ? cluster.ssmCold : of(ssm),
+  };
 }
 
 const NOT_JOINED =

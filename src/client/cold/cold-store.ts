@@ -4,7 +4,7 @@ import { classNumber, countBits, keyCount } from "../../base/block.ts";
 import type { ItemStatus, RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { storeKind } from "../../base/hosts.ts";
-import { COLD_GRACE_MS, COLD_WATCH_MS } from "../../base/limits/cold.ts";
+import { COLD_FLUSH_ROUNDS_MAX, COLD_GRACE_MS, COLD_WATCH_MS } from "../../base/limits/cold.ts";
 import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, KEYS_MAX } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import type { ColdId, ColdSettings } from "../../base/native.ts";
@@ -46,6 +46,7 @@ import type {
   Refusal,
   Settled,
   StoreItem,
+  StoreNode,
 } from "../source.ts";
 import { splitKeys } from "../split.ts";
 
@@ -216,8 +217,8 @@ export class ColdStore implements BlockStore {
   }
 
   /**
-   * Puts the records of a scope out of reach for all clients of a Valkey; they are evicted or expire there. A bucket's own tools flush
-   * it: VAULT_REFUSED.
+   * Puts the records of a scope out of reach for all clients of a Valkey; they are evicted or expire there. Removes a bucket's objects,
+   * of a namespace or all (`records` counts objects); of a model or tenant it cannot: VAULT_REFUSED.
    */
   async flush(
     namespace: Buffer | null,
@@ -226,9 +227,8 @@ export class ColdStore implements BlockStore {
     model: string | null = null,
     tenant = 0,
   ): Promise<FlushReply> {
-    if (storeKind(this.address) === "s3") {
-      const reason =
-        "tierKV does not flush a bucket; delete the objects below the prefix with the store's own tools";
+    if (storeKind(this.address) === "s3" && (model !== null || tenant !== 0)) {
+      const reason = "a bucket does not tell models and tenants apart";
       throw new TierkvError("VAULT_REFUSED", { ...this.#context("Flush"), reason });
     }
     const scope = {
@@ -238,10 +238,17 @@ export class ColdStore implements BlockStore {
       ...(model === null ? {} : { model }),
     };
     const begin: Begin = (id, ms) => coldFlush(id, ms, scope);
-    const { data } = await this.#call("Flush", { deadlineMs }, begin);
-    const { isUnknown, models } = JSON.parse(String(data)) as FlushedText;
-    const none = { records: 0, bytes: 0, diskBytes: 0, volatile: false, sidecars: [] };
-    return { ...none, number: this.flushes.number, unknownModel: isUnknown, models };
+    const none = { bytes: 0, diskBytes: 0, volatile: false, sidecars: [] };
+    let records = 0;
+    for (let round = 0; round < COLD_FLUSH_ROUNDS_MAX; round += 1) {
+      const { data } = await this.#call("Flush", { deadlineMs }, begin);
+      const { isUnknown, models, removed, isLeft } = JSON.parse(String(data)) as FlushedText;
+      records += removed;
+      const { number } = this.flushes;
+      if (!isLeft) return { ...none, records, number, unknownModel: isUnknown, models };
+    }
+    const reason = `${records} objects were removed, and more are there: flush again`;
+    throw new TierkvError("VAULT_REFUSED", { ...this.#context("Flush"), reason });
   }
 
   /** Notes a namespace's model, so that names of its records are right from the first one on. */
@@ -397,26 +404,13 @@ export class ColdStore implements BlockStore {
     return new TierkvError("CLOSED", { what: `the client of the store at ${this.address}` });
   }
 }
-
-/** Memory of one node of Valkey, as it tells it. */
-export interface StoreNode {
-  address: string;
-  usedBytes: number;
-  /** 0: no limit. */
-  maxBytes: number;
-  /** `maxmemory-policy`. */
-  policy: string;
-  keys: number;
-  /** Keys with a time to live. */
-  expiring: number;
-  /** Why it does not tell; empty: it does. */
-  trouble: string;
-}
-
 /** Outcome of a flush, as the core writes it. */
 interface FlushedText {
   isUnknown: boolean;
   models: string[];
+  /** Objects of a bucket that were removed, and whether there was no time for more. */
+  removed: number;
+  isLeft: boolean;
 }
 
 /** Begins a request that ends within a time; returns its number. */

@@ -76,6 +76,7 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
   readonly nameModel?: NonNullable<BlockStore["nameModel"]>;
   readonly watch?: NonNullable<BlockStore["watch"]>;
   readonly stats?: NonNullable<BlockStore["stats"]>;
+  readonly nodes?: NonNullable<BlockStore["nodes"]>;
   readonly keep?: NonNullable<BlockStore["keep"]>;
   readonly sessions?: NonNullable<BlockStore["sessions"]>;
   readonly collect?: NonNullable<BlockStore["collect"]>;
@@ -85,11 +86,12 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
     this.#bucket = bucket;
     this.#far = new Far(bucket);
     this.#logger = logger;
-    const { learnModel, nameModel, watch, stats, keep, sessions, collect } = near;
+    const { learnModel, nameModel, watch, stats, nodes, keep, sessions, collect } = near;
     if (learnModel !== undefined) this.learnModel = learnModel.bind(near);
     if (nameModel !== undefined) this.nameModel = nameModel.bind(near);
     if (watch !== undefined) this.watch = watch.bind(near);
     if (stats !== undefined) this.stats = stats.bind(near);
+    if (nodes !== undefined) this.nodes = nodes.bind(near);
     if (keep !== undefined) this.keep = keep.bind(near);
     if (sessions !== undefined) this.sessions = sessions.bind(near);
     if (collect !== undefined) this.collect = collect.bind(near);
@@ -101,6 +103,10 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
   override get trouble(): string {
     if (this.inner.trouble !== "" || this.#bucket.trouble === "") return this.inner.trouble;
     return `${this.#bucket.address}: ${this.#bucket.trouble}`;
+  }
+
+  get behind(): BlockStore {
+    return this.#bucket;
   }
 
   get up(): Goodput {

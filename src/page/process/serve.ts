@@ -96,7 +96,7 @@ function linked(config: Config): PageSource {
 }
 
 function viewOf(config: Config, status: SidecarStatus | null, fleet: ShownFleet | null): View {
-  return { status, fleet, findings: findings({ config, targets: [], sidecar: status }) };
+  return { status, fleet, findings: findings({ config, targets: [], sidecar: status, fleet }) };
 }
 
 function explained(accounts: readonly Account[]): ExplainedRequest[] {

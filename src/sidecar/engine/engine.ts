@@ -184,6 +184,8 @@ export class Engine {
       this.#restorer.askedFor(message.plan);
     } else if (message.t === "release") {
       this.#restorer.release(message);
+    } else if (message.t === "answered") {
+      this.#restorer.answered(message);
     } else if (message.t === "weights") {
       this.#onWeights(message);
     } else {

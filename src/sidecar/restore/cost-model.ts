@@ -212,6 +212,21 @@ export class CostModel {
     rates.loaded(bytes, { copyS, tookS: isFetched ? tookS : 0 });
   }
 
+  /**
+   * Learns that a restored request's first token came `answeredS` after its arrival, of which look-up and load took `tookS`. The
+   * tokens from `restTokens` on were computed.
+   */
+  answered(of: {
+    tookS: number;
+    restTokens: number;
+    promptTokens: number;
+    answeredS: number;
+  }): void {
+    const { rates } = this.#options;
+    const restS = rates.prefill.seconds(of.restTokens, of.promptTokens);
+    if (restS !== null) rates.answered(of.answeredS - of.tookS - restS);
+  }
+
   /** Seconds that computing `tokens` of a plan, after the engine's own, would have taken; null: not known. */
   prefillS({ span: { start, end } }: Plan, tokens: number): number | null {
     const { prefill } = this.#options.rates;
@@ -284,6 +299,7 @@ export class CostModel {
       restMs: ms(rates.prefill.seconds(boundary, tokens)),
       loadMs: ms(rates.seenLoadS(loadBytes)),
       seenMs: ms(rates.seenRestoreS(loadBytes)),
+      asideMs: ms(rates.asideS),
       wireBytes: { kv: wireBytes(missing.kv), ssm: wireBytes(missing.ssm) },
       slots,
     };

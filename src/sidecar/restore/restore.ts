@@ -13,7 +13,14 @@ import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import { nowMs, soon, yieldToLoop } from "../../base/time.ts";
 import type { Block } from "../slots/block.ts";
-import type { DoneReason, Loaded, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
+import type {
+  Answered,
+  DoneReason,
+  Loaded,
+  Prefetch,
+  Release,
+  SidecarMessage,
+} from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Decisions } from "../trace/decisions.ts";
 import type { Reuse } from "../trace/reuse.ts";
@@ -69,6 +76,8 @@ export class Restorer {
   readonly #worth: Worth;
   readonly #waiting: Waiting;
   readonly #plans = new Map<number, Plan>();
+  /** The latest plan that an engine without other requests has loaded, until its request has a token; null: none. */
+  #unanswered: { number: number; restTokens: number; tookS: number } | null = null;
   readonly #changed = new Set<Plan>();
   #context: ArenaContext | null = null;
   #isFlushing = false;
@@ -201,11 +210,22 @@ export class Restorer {
     if (tokens > 0) costs?.loaded(plan, tokens, { copyS: loadUs / 1e6, tookS: tookUs / 1e6 });
     const prefillS = costs?.prefillS(plan, tokens) ?? null;
     plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null, prefillS);
+    // Only an engine without other requests says how long it took, and only that one answers next.
+    const restTokens = released.from + tokens;
+    this.#unanswered = tookUs === 0 ? null : { number, restTokens, tookS: tookUs / 1e6 };
     plan.isReleased = true;
     this.#options.receipts.restored(plan, released, this.#context);
     this.#settle(plan);
     for (const run of plan.runs) run.leaveAll();
     this.onRoom();
+  }
+
+  /** Learns what a restored request took beside look-up, load and computing; an answer to another plan is ignored. */
+  answered({ plan, tokens, us }: Omit<Answered, "t" | "req">): void {
+    const of = this.#unanswered;
+    this.#unanswered = null;
+    if (of?.number !== plan) return;
+    this.#context?.costs.answered({ ...of, promptTokens: tokens, answeredS: us / 1e6 });
   }
 
   close(): void {
@@ -254,7 +274,7 @@ export class Restorer {
     const held: Held = { t: "held", req, plan: number, groups, tokens, windows };
     if (computeS !== null) held.compute_ms = Math.round(computeS * 1000);
     this.#options.send(held);
-    this.#options.reuse.answered(namespace, asked, answer);
+    this.#options.reuse.answered(namespace, asked, answer, this.#options.outcomes);
     if (plan.isRefused) {
       this.#finish(plan, "slower");
       probeLink(context, namespace, boundary.ranges);

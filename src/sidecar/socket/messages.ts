@@ -115,6 +115,17 @@ export interface Release {
   isBegun: boolean;
 }
 
+/** Sent after a release with `tookUs`, once the request has a token, of an engine that had no other request until then. */
+export interface Answered {
+  t: "answered";
+  req: string;
+  plan: number;
+  /** Tokens of its prompt. */
+  tokens: number;
+  /** Microseconds from its arrival at the engine's server to its first token. */
+  us: number;
+}
+
 /** Sent when the engine could take this request and waits for its plan. */
 export interface AskedFor {
   t: "asked";
@@ -154,7 +165,8 @@ export type SchedulerMessage =
   | Audit
   | AskedFor
   | Loaded
-  | Release;
+  | Release
+  | Answered;
 
 export type WorkerMessage =
   | Register
@@ -340,6 +352,16 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
       loadUs: message.has("load_us") ? message.count("load_us") : 0,
       tookUs: message.has("took_us") ? message.count("took_us") : 0,
       isBegun: message.has("begun") && message.count("begun") === 1,
+    }),
+  ],
+  [
+    "answered",
+    (message) => ({
+      t: "answered",
+      req: message.text("req"),
+      plan: message.count("plan"),
+      tokens: message.count("tokens"),
+      us: message.count("us"),
     }),
   ],
   ["counts", parseCounts],

@@ -1,11 +1,12 @@
 // Owns reuse statistics, for sizing a vault: time from a block's last use to the next request, and bytes stored in between.
 import { HASH_BYTES, hasBit } from "../../base/block.ts";
-import type { Namespace } from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
 import { blockKeys } from "../../base/key-text.ts";
 import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../base/limits/seen.ts";
 import { Histogram } from "../../base/metrics.ts";
 import type { HistogramSnapshot, SidecarCounters } from "../../base/metrics.ts";
 import { nowMs } from "../../base/time.ts";
+import type { BlockOutcomes } from "./block-outcomes.ts";
 
 /** Blocks of one group in a request; the engine itself held the ones before `from`. */
 export interface AskedBlocks {
@@ -15,7 +16,10 @@ export interface AskedBlocks {
   from: number;
 }
 
-/** Split by whether the block was still held. */
+/** Whether a block that is not held was stored before, by its key. */
+export type WasStored = (key: string) => boolean;
+
+/** Split by whether the block was still held; one that was never stored is in neither, as no vault could have kept it. */
 export type ByOutcome = Record<"held" | "gone", HistogramSnapshot>;
 
 export interface ReuseStatus {
@@ -24,6 +28,8 @@ export interface ReuseStatus {
   storedBytes: ByOutcome;
 }
 
+/** Reasons of misses (`BlockOutcomes.missReason`) of blocks that a vault had. */
+const GONE: ReadonlySet<string> = new Set(["evicted", "flushed", "lost"]);
 /** From a second to a month. */
 const GAP_BOUNDS_S = [1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800, 2_592_000] as const;
 /** From 64 MB to 4 TB, each four times the last. */
@@ -32,6 +38,7 @@ const STORED_BOUNDS = Array.from({ length: 9 }, (_, at) => 64e6 * 4 ** at);
 interface Use {
   atMs: number;
   sentBytes: number;
+  isHeld: boolean;
 }
 
 export class Reuse {
@@ -51,26 +58,38 @@ export class Reuse {
   /** Observes all groups of a look-up; none where a vault was silent, because holdings are then unknown. */
   answered(
     namespace: Namespace,
-    groups: readonly AskedBlocks[],
+    groups: readonly (AskedBlocks & { class: RecordClass; tenant: number })[],
     answer: { groups: readonly { held: Buffer }[]; silent: ReadonlySet<unknown> },
+    outcomes: Pick<BlockOutcomes, "missReason">,
   ): void {
     if (answer.silent.size > 0) return;
     for (const [at, { held }] of answer.groups.entries()) {
       const group = groups[at];
-      if (group !== undefined) this.asked(namespace, group, held);
+      if (group === undefined) continue;
+      this.asked(namespace, group, held, (key) =>
+        GONE.has(outcomes.missReason(namespace, group, key)),
+      );
     }
   }
 
   /** Observes one group of a request, one block in REUSE_SAMPLED_EVERY; `held` is a bitmap over the blocks. */
-  asked(namespace: Namespace, { group, hashes, from }: AskedBlocks, held: Buffer): void {
+  asked(
+    namespace: Namespace,
+    { group, hashes, from }: AskedBlocks,
+    held: Buffer,
+    wasStored: WasStored,
+  ): void {
     const keyOf = blockKeys(namespace, group, hashes);
-    const use = { atMs: nowMs(), sentBytes: this.#counters.get("bytes_sent") };
+    const [atMs, sentBytes] = [nowMs(), this.#counters.get("bytes_sent")];
     for (let at = 0; at < hashes.length; at += HASH_BYTES) {
       if ((hashes[at] ?? 0) % REUSE_SAMPLED_EVERY !== 0) continue;
       const index = at / HASH_BYTES;
       const key = keyOf(index);
       const last = this.#uses.get(key);
-      if (last !== undefined && index >= from) this.#again(last, use, hasBit(held, index));
+      const use = { atMs, sentBytes, isHeld: hasBit(held, index) };
+      if (last !== undefined && index >= from) {
+        if (use.isHeld || last.isHeld || wasStored(key)) this.#again(last, use);
+      }
       this.#uses.delete(key);
       this.#uses.set(key, use);
     }
@@ -88,8 +107,8 @@ export class Reuse {
     return { gapS: both(this.#gapS), storedBytes: both(this.#storedBytes) };
   }
 
-  #again(last: Use, use: Use, isHeld: boolean): void {
-    const outcome = isHeld ? "held" : "gone";
+  #again(last: Use, use: Use): void {
+    const outcome = use.isHeld ? "held" : "gone";
     this.#gapS[outcome].observe((use.atMs - last.atMs) / 1000);
     this.#storedBytes[outcome].observe(use.sentBytes - last.sentBytes);
   }

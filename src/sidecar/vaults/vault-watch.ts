@@ -2,12 +2,12 @@
 import { STATUS_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { VAULT_SEEN_MS } from "../../base/limits/seen.ts";
 import { nowMs } from "../../base/time.ts";
-import type { BlockStore } from "../../client/source.ts";
+import type { BlockStore, StoreNode } from "../../client/source.ts";
 import type { VaultClients } from "./pools.ts";
 
 /** Statistics from a vault's last answer. */
 export interface VaultSeen {
-  /** Milliseconds since the answer. */
+  /** Milliseconds since it was asked for that answer, which is no older. */
   ageMs: number;
   /** Milliseconds that the answer took. */
   rttMs: number;
@@ -38,7 +38,18 @@ export interface VaultSeen {
   /** The same from all clients. */
   inBytesPerS: number;
   /** null: it has none. `records`: on disk, some of them in memory as well. */
-  disk: { usedBytes: number; maxBytes: number; records: number; failing: boolean } | null;
+  disk: DiskSeen | null;
+  /** Memory of each node of a store that others run; null: a vault. */
+  nodes: readonly StoreNode[] | null;
+}
+
+export interface DiskSeen {
+  usedBytes: number;
+  maxBytes: number;
+  records: number;
+  failing: boolean;
+  /** null: it has none. `pendingBytes`: not there yet. */
+  archive: { failing: boolean; trouble: string; pendingBytes: number } | null;
 }
 
 interface Answer {
@@ -78,8 +89,9 @@ export class VaultWatch {
     try {
       // The first call opens a connection, so its time is no round trip.
       if (!this.#seen.has(client)) await client.stats?.(STATUS_TIMEOUT_MS);
+      const atMs = nowMs();
       const seen = await seenOf(client);
-      if (seen !== null) this.#seen.set(client, { seen, atMs: nowMs() });
+      if (seen !== null) this.#seen.set(client, { seen, atMs });
     } catch {
       // The client's state shows the failure; the old answer is no longer true.
       this.#seen.delete(client);
@@ -108,14 +120,20 @@ async function seenOf(client: BlockStore): Promise<Answer["seen"] | null> {
     lanes,
     outBytesPerS,
     inBytesPerS,
-    disk:
-      disk === null || disk === undefined
-        ? null
-        : {
-            usedBytes: disk.usedBytes,
-            maxBytes: disk.maxBytes,
-            records: disk.records,
-            failing: disk.failing,
-          },
+    disk: diskOf(disk ?? null),
+    nodes: (await client.nodes?.(STATUS_TIMEOUT_MS)) ?? null,
   };
+}
+
+type Stats = Awaited<ReturnType<NonNullable<BlockStore["stats"]>>>;
+
+function diskOf(disk: NonNullable<Stats["disk"]> | null): DiskSeen | null {
+  if (disk === null) return null;
+  const { usedBytes, maxBytes, records, failing, archive = null } = disk;
+  const seen = archive && {
+    failing: archive.failing,
+    trouble: archive.trouble,
+    pendingBytes: archive.pendingBytes,
+  };
+  return { usedBytes, maxBytes, records, failing, archive: seen };
 }

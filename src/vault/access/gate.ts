@@ -1,4 +1,5 @@
 // Owns the gate of a vault: every call needs a token or client certificate before its body is read.
+import { X509Certificate } from "node:crypto";
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
@@ -20,10 +21,14 @@ import type { TokenFile } from "./tokens.ts";
 
 /** Role of a client certificate that names none. */
 const CERTIFICATE_ROLE: Role = "write";
+/** Role of who shows the vault's own certificate: its user, who can read everything that the vault keeps. */
+const OWNER_ROLE: Role = "admin";
 /** Role of another vault of the pool; `write`, because a holder of the pool's key could sign such a machine anyway. */
 const POOL_ROLE: Role = "write";
 
 export interface GateOptions {
+  /** The vault's own certificate; whoever proves to have its key is the vault's user. */
+  certPem: Buffer;
   /** null: client certificates alone open the vault. */
   tokens: TokenFile | null;
   /** null: machines cannot join. */
@@ -65,6 +70,8 @@ interface Connection {
   socket: Socket;
   /** OpenSSL's complaint about the client's certificate; null: no fault, or no certificate. */
   flaw: string | null;
+  /** True once its client has shown the vault's own certificate, and proved in the handshake to have the key. */
+  isOwner: boolean;
   /** Accounts whose calls were admitted on it. */
   accounts: Set<number>;
   /** Failed attempts left before the connection is closed. */
@@ -74,11 +81,14 @@ interface Connection {
 export class Gate {
   readonly #options: GateOptions;
   readonly #attempts = new Attempts();
+  /** DER of the vault's own certificate, without others of its chain. */
+  readonly #own: Buffer;
   /** Connections by peer. */
   readonly #connections = new Map<string, Connection>();
 
   constructor(options: GateOptions) {
     this.#options = options;
+    this.#own = new X509Certificate(options.certPem).raw;
   }
 
   /** Takes a new connection before TLS. An address over its limit still gets one attempt, because machines may share it. */
@@ -88,7 +98,13 @@ export class Gate {
     if (isSpent) this.#options.counters.add("peers_limited");
     const tries = isSpent ? 1 : AUTH_FAILURES_MAX;
     const peer = `${remoteAddress}:${remotePort}`;
-    this.#connections.set(peer, { socket, flaw: null, accounts: new Set(), tries });
+    this.#connections.set(peer, {
+      socket,
+      flaw: null,
+      isOwner: false,
+      accounts: new Set(),
+      tries,
+    });
     socket.once("close", () => this.#connections.delete(peer));
   }
 
@@ -97,13 +113,19 @@ export class Gate {
     this.#fail({ address, peer: address, call: "TLS handshake" }, reason);
   }
 
-  /** Notes an invalid client certificate after the handshake; the audit log shows it with the calls it is refused for. */
+  /**
+   * Notes after the handshake whether the client's certificate is the vault's own, which is no client's by its usage, or else
+   * what is wrong with it; the audit log shows that with the calls it is refused for.
+   */
   greeted(socket: TLSSocket): void {
     const connection = this.#connections.get(`${socket.remoteAddress}:${socket.remotePort}`);
+    // An empty object where the client has shown none.
+    const { raw } = socket.getPeerCertificate() as { raw?: Buffer };
+    if (connection === undefined || raw === undefined) return;
     // Node types this as Error; in fact OpenSSL's code is in it.
     const flaw = socket.authorizationError as unknown;
-    const hasOne = Object.keys(socket.getPeerCertificate()).length > 0;
-    if (connection !== undefined && hasOne && typeof flaw === "string") connection.flaw = flaw;
+    connection.isOwner = this.#own.equals(raw);
+    if (typeof flaw === "string") connection.flaw = flaw;
   }
 
   /** Closes the connections of an account; the one of `peer` lingers, so that its call is answered. */
@@ -177,11 +199,18 @@ export class Gate {
       const member = members?.find(token) ?? null;
       return member === null ? null : { role: member.role, member };
     }
+    const role = this.#roleShown(call);
+    return role === null ? null : { role, member: null };
+  }
+
+  /** Role by the client's certificate; null: none was shown, or one of no known role. */
+  #roleShown(call: ServerInterceptingCallInterface): Role | null {
+    if (this.#connections.get(call.getPeer())?.isOwner === true) return OWNER_ROLE;
     const certificate = call.getAuthContext().sslPeerCertificate;
     if (certificate === undefined) return null;
     const { OU: unit } = certificate.subject as { OU?: string };
-    if (unit === undefined) return { role: CERTIFICATE_ROLE, member: null };
-    return isRole(unit) ? { role: unit, member: null } : null;
+    if (unit === undefined) return CERTIFICATE_ROLE;
+    return isRole(unit) ? unit : null;
   }
 
   /** Reason for the audit log; the peer is told less. */

@@ -105,6 +105,20 @@ export function readCertificate(files: SecurityFiles): Buffer {
   return pick(readPrivate(path, STATE_KEY, { also: serviceUser(stateDir) }), "CERTIFICATE");
 }
 
+/** Reads the certificate and key of this machine's vault, with which its user shows to be that user. Throws CREDENTIALS. */
+export function readOwnPair(files: SecurityFiles): { certPem: Buffer; keyPem: Buffer } {
+  const { stateDir, tlsKey } = files;
+  const certPem = readCertificate(files);
+  const also = serviceUser(stateDir);
+  if (tlsKey !== null) {
+    return { certPem, keyPem: Buffer.from(readPrivate(tlsKey, "[vault] tls_key", { also })) };
+  }
+  return {
+    certPem,
+    keyPem: pick(readPrivate(certificatePath(files), STATE_KEY, { also }), "PRIVATE KEY"),
+  };
+}
+
 /** Returns the user of a service whose folder root asks about; null: this user's own folder. */
 export function serviceUser(stateDir: string): number | null {
   const stats = statSync(stateDir, { throwIfNoEntry: false });

@@ -1,4 +1,5 @@
 // Owns the one port of a vault as TypeScript sees it: gRPC connections arrive as descriptors, lanes stay in Rust.
+import { X509Certificate } from "node:crypto";
 import { closeSync } from "node:fs";
 import { Socket } from "node:net";
 import { createServer as createTlsServer } from "node:tls";
@@ -309,10 +310,14 @@ function optionsOf({ security, ...handlers }: ListenerHandlers, address: string)
   };
 }
 
-/** Lanes use the same TLS, but no client certificate where tokens open the vault: Hello's lane token suffices. */
+/**
+ * Lanes use the same TLS, but no client certificate where tokens open the vault: Hello's lane token suffices. Where certificates
+ * alone do, the vault's own is its user's, so it counts among those of clients, without the others of its chain.
+ */
 function laneTls({ certPem, keyPem, clientCaPem, tokens }: VaultSecurity): LaneServerTls {
-  const isByCertificate = tokens === null && clientCaPem !== null;
-  return { certPem, keyPem, ...(isByCertificate ? { clientCaPem } : {}) };
+  if (tokens !== null || clientCaPem === null) return { certPem, keyPem };
+  const own = Buffer.from(new X509Certificate(certPem).toString());
+  return { certPem, keyPem, clientCaPem: Buffer.concat([clientCaPem, Buffer.from("\n"), own]) };
 }
 
 function openTcp<Opened>(

@@ -7,11 +7,13 @@ import { Program, runInside, runProgram } from "../../support/command-line.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { closeAfterTest } from "../../support/vaults.ts";
 
-/** The two blocks of TOML that were printed. */
-function blocksOf(stdout: string): { vault: string; cluster: string } {
-  const [, vault = "", cluster = ""] =
-    /(\[vault\][^]*?)on the engine's[^\n]*\n(\[cluster\][^]*)/.exec(stdout) ?? [];
-  return { vault, cluster };
+/** The blocks of TOML that were printed. */
+function blocksOf(stdout: string): { vault: string; cluster: string; gateway: string } {
+  const [, vault = "", cluster = "", gateway = ""] =
+    /(\[vault\][^]*?)on the engine's[^\n]*\n(\[cluster\][^]*?)for a gateway[^\n]*\n(\[gateway\][^]*)/.exec(
+      stdout,
+    ) ?? [];
+  return { vault, cluster, gateway };
 }
 
 test("a CA, a server and a client; a vault takes the client, in its role, and nobody of another CA", async () => {
@@ -41,6 +43,22 @@ test("a CA, a server and a client; a vault takes the client, in its role, and no
     const flushed = await runProgram(["flush", "--yes", "--config", path], { env });
     return shown.stdout + flushed.stdout;
   };
+  const ofGateway = join(home, "g.toml");
+  writeFileSync(ofGateway, `${own.gateway}engines = ["127.0.0.1:8000"]\n`);
+  const checked = await runInside(["config", "check", "--config", ofGateway], { env });
+  expect([checked.exitCode, checked.stderr]).toEqual([0, ""]);
+  // The vault's own machine, with the printed lines alone.
+  writeFileSync(
+    config,
+    readFileSync(config, "utf8").replace(/listen = .*/, `listen = "${String(address)}"`),
+  );
+  const there = await runProgram(["status", "--json", "--config", config], { env });
+  expect(there.stdout).toContain(`"address":"${String(address)}","reachable":true`);
+  const dropped = await runProgram(["flush", "--yes", "--config", config], { env });
+  expect([dropped.exitCode, dropped.stdout]).toEqual([
+    0,
+    expect.stringContaining("0 records dropped"),
+  ]);
   const writer = await status("writer", own.cluster);
   expect(writer).toContain(`"address":"${String(address)}","reachable":true`);
   expect(writer).toContain("role write, and Flush needs admin");

@@ -18,7 +18,7 @@ import { openClient, openVault, until } from "../../support/vaults.ts";
 const FORECAST: Forecast[] = [1000, 10_000].map((tokens) => {
   const wireBytes = { kv: tokens * 1e4, ssm: 0 };
   const isBeyond = tokens > 1000;
-  const costs = { computeMs: tokens / 100, restMs: 2, loadMs: 1, seenMs: null };
+  const costs = { computeMs: tokens / 100, restMs: 2, loadMs: 1, seenMs: null, asideMs: null };
   return { tokens, isBeyond, ...costs, wireBytes, slots: tokens / 100 };
 });
 const link = (bytesPerS: number): Parameters<typeof outlook>[1] => {
@@ -56,6 +56,15 @@ test("what restores took replaces the links' rates in a forecast, and is named",
   expect(outlook(seen, link(10e9)).map(({ restoreMs }) => restoreMs)).toEqual([7 + 2, 7 + 2]);
   expect(said(seen)).toContain("as this engine's restores took so far");
   expect(said(FORECAST)).toContain("at least, by links as measured now");
+});
+
+test("what lies beside look-up, load and computing is a part of both times, once answers have shown it", () => {
+  const said = (all: Forecast[]): string => verdict("m", outlook(all, link(10e9))).join("\n");
+  const shown = FORECAST.map((one) => ({ ...one, seenMs: 7, asideMs: 5 }));
+  const [first] = outlook(shown, link(10e9));
+  expect([first!.computeMs, first!.restoreMs]).toEqual([10 + 5, 7 + 2 + 5]);
+  expect(said(shown)).toContain("both: from a request's arrival at the engine's server");
+  expect(said(FORECAST)).toContain("both: without what lies between the engine's server");
 });
 
 test("the last line says what to do next", () => {
@@ -146,7 +155,9 @@ test("a real sidecar and vault are measured, and a slow engine is told that it g
   expect(allows.prompts).toBeCloseTo((arena!.slotCount - arena!.saveSlots) / 187, 6);
   expect(allows.saveS).toBeGreaterThan(0);
   const text = describeAllowance(allows).join("\n");
-  expect(text).toMatch(/a prompt of 3000 tokens is 1.5 MB: saved in \d.* m?s at /);
+  expect(text).toMatch(
+    /a prompt of 3000 tokens is 1.5 MB: saved in \d.* m?s, as its blocks go to the vaults at .*\/s, measured now/,
+  );
   expect(text).toMatch(/shared memory of 16.8 MB holds \d+\.\d of them, beside \d.* for saves/);
   const few = { ...allows, prompts: 0.5, wholeTokens: 1500, saveS: null };
   expect(describeAllowance(few)[0]).toBe("a prompt of 3000 tokens is 1.5 MB");

@@ -47,6 +47,9 @@ test("an account in words names what was found, decided and missed", () => {
   expect(text).toContain("loaded up to 160: restoring answers first");
   expect(text).toContain("4.20 ms, predicted 4.00 ms");
   expect(text).toContain("saved:   15.2 ms");
+  const first = { ...ACCOUNT, predicted: { ...ACCOUNT.predicted, fetch: 0, load: 0 } };
+  const unmeasured = explained(first).join("\n");
+  expect(unmeasured.match(/ms, not predicted/g)).toHaveLength(2);
   expect(text).not.toContain("shared memory");
   const shared = { ...ACCOUNT, fetched: { vault: 0, shared: 10 } };
   expect(explained(shared).join("\n")).toContain("placed up to 160, 10 blocks from shared memory");

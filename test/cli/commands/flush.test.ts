@@ -1,8 +1,12 @@
 // Owns the proof that nothing is dropped without a yes, and that a vault that cannot be flushed is told.
+import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
+import { HASH_BYTES, PACKED_KEY_BYTES } from "../../../src/base/block.ts";
 import { createLogger } from "../../../src/base/log.ts";
 import { newVaultCounters } from "../../../src/base/metrics.ts";
 import { tenantOf } from "../../../src/base/tenant.ts";
@@ -10,7 +14,7 @@ import type { RunningVault } from "../../../src/vault/server.ts";
 import { startVault } from "../../../src/vault/server.ts";
 import { runInside } from "../../support/command-line.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
-import { openClient, openVault, SOON_MS } from "../../support/vaults.ts";
+import { closeAfterTest, openClient, openVault, SOON_MS } from "../../support/vaults.ts";
 import type { TestVault } from "../../support/vaults.ts";
 
 let dir = "";
@@ -85,6 +89,7 @@ test("one vault that is down does not keep the other from being flushed", async 
         address: vault.address,
         ...nothing,
         number: expect.any(Number) as number,
+        byHand: null,
         error: null,
       },
       {
@@ -92,6 +97,7 @@ test("one vault that is down does not keep the other from being flushed", async 
         address: "127.0.0.1:1",
         ...nothing,
         number: 0,
+        byHand: null,
         error: expect.stringContaining("ssm vault at 127.0.0.1:1 does not answer") as string,
       },
     ],
@@ -221,6 +227,83 @@ test("of vaults without pool_key the one that is away is named, the command fail
     expect.stringContaining(`kv_cold at ${away.address}: 3 records dropped`),
   ]);
   expect([await held(near), await held(away)]).toEqual([0, 0]);
+});
+
+/** A server with one bucket; what of S3 a flush asks for. */
+async function bucketWith(
+  names: readonly string[],
+): Promise<{ env: Record<string, string>; names: Set<string> }> {
+  const left = new Set(names);
+  const server = createServer((request, response) => {
+    const [path = "", query = ""] = (request.url ?? "").split("?");
+    if (request.method === "DELETE") {
+      left.delete(path.replace("/bucket/", ""));
+      response.writeHead(204).end();
+      return;
+    }
+    if (!query.includes("list-type=2")) {
+      response.writeHead(404).end("<Error><Code>NoSuchKey</Code></Error>");
+      return;
+    }
+    const prefix = new URLSearchParams(query).get("prefix") ?? "";
+    const keys = [...left].filter((name) => name.startsWith(prefix));
+    const contents = keys.map((key) => `<Contents><Key>${key}</Key></Contents>`).join("");
+    const space = "http://s3.amazonaws.com/doc/2006-03-01/";
+    response.end(`<ListBucketResult xmlns="${space}">${contents}</ListBucketResult>`);
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  closeAfterTest({ close: () => server.close() });
+  const endpoint = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const keys = { AWS_ACCESS_KEY_ID: "a", AWS_SECRET_ACCESS_KEY: "b" };
+  return { names: left, env: { ...keys, AWS_ENDPOINT_URL: endpoint } };
+}
+
+test("a bucket behind a vault is emptied too, but by model or tenant, where the command for that is printed", async () => {
+  const hex = NAMESPACE.toString("hex");
+  const object = (namespace: string): string =>
+    `tierkv/${namespace}/${"0a".repeat(32)}-${"00".repeat(PACKED_KEY_BYTES - HASH_BYTES)}`;
+  const others = ["tierkv/notes.txt", "elsewhere"];
+  const bucket = await bucketWith([object(hex), object("0".repeat(64)), ...others]);
+  for (const [name, value] of Object.entries(bucket.env)) vi.stubEnv(name, value);
+  onTestFinished(() => void vi.unstubAllEnvs());
+  const address = "s3://bucket/tierkv";
+  const tiers = join(dir, "tiers.toml");
+  writeFileSync(tiers, `[cluster]\nkv_cold = ["${vault.address}", "${address}"]\n`);
+  const records = makeRecords(2);
+  await openClient(vault).put(NAMESPACE, records, SOON_MS);
+  const run = (...more: string[]): ReturnType<typeof runInside> =>
+    runInside(["flush", "--config", tiers, ...more]);
+  const none = await run("--class", "ssm", "--yes");
+  expect([none.exitCode, none.stdout]).toEqual([0, expect.not.stringContaining("bucket")]);
+  const tenant = await run("--yes", "--json", "--tenant", "a");
+  expect(tenant.exitCode).toBe(1);
+  expect(JSON.parse(tenant.stdout)).toMatchObject({
+    flushed: [
+      { byHand: null, error: null },
+      { address, byHand: `aws s3 rm --recursive ${address}/`, error: null },
+    ],
+  });
+  expect(bucket.names.size).toBe(4);
+  const part = await run("--namespace", hex, "--yes");
+  expect([part.exitCode, part.stdout]).toEqual([
+    0,
+    expect.stringMatching(/: 2 records dropped,[^]*kv_cold at s3:\S+: 1 objects removed\n/),
+  ]);
+  expect(bucket.names).toEqual(new Set([object("0".repeat(64)), ...others]));
+  const all = await run("--yes");
+  expect([all.exitCode, bucket.names]).toEqual([0, new Set(others)]);
+  const asked = await runInside(["flush", "--config", tiers], { answer: "no" });
+  expect(asked.asked).toEqual([
+    `Drop every record of kv_cold at ${vault.address} and kv_cold at ${address}? [y/N]`,
+  ]);
+  writeFileSync(tiers, `[cluster]\nkv_cold = "${address}"\n`);
+  const alone = await run("--model", "m");
+  expect([alone.exitCode, alone.asked, alone.stdout]).toEqual([
+    3,
+    [],
+    expect.stringContaining(`\n  aws s3 rm --recursive ${address}/\n`),
+  ]);
 });
 
 test("a model that no vault knows is an error with the names that they know", async () => {

@@ -10,6 +10,7 @@ import { decodeJoinCode, encodeJoinCode } from "../../../src/cli/join/join-code.
 import { certificate } from "../../support/closed-vaults.ts";
 import { lastLine, Program, runInside, runProgram } from "../../support/command-line.ts";
 import type { Outcome } from "../../support/command-line.ts";
+import { poolKey, startPooled } from "../../support/pooled.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
@@ -173,6 +174,31 @@ describe("a vault and a join", () => {
     expect((await listed(trusted))[0]).toContain(`["10.0.0.1:1", "${at}"]`);
     rmSync(join(home, ".config"), { recursive: true });
     expect((await listed(toml(["10.0.0.1:1"])))[0]).toContain(`kv_cold = "${at}"`);
+  });
+
+  test("a pool that keeps its own list takes the place of its vaults in this machine's list", async () => {
+    const key = poolKey();
+    const seed = await startPooled({ key, isClosed: true });
+    const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
+    // Fails while the vault's list lacks the address.
+    const known = ["vaults", "add", other.address, "--config", seed.config];
+    await until(async () => (await runInside(known)).exitCode === 0, "the list to come");
+    const path = join(home, "mine.toml");
+    const list = ["127.0.0.9:1", seed.address, other.address];
+    writeFileSync(path, `[cluster]\nkv_cold = ${JSON.stringify(list)}\n`);
+    const { exitCode, stderr } = await joinWith(seed.joinLine(), ["--config", path]);
+    expect([exitCode, stderr]).toEqual([0, ""]);
+    expect(readFileSync(path, "utf8")).toBe(
+      `[cluster]\nkv_cold = ["127.0.0.9:1", "pool:${seed.address}"]\n`,
+    );
+  });
+
+  test("a named file that is not there is made", async () => {
+    const started = await startVault("kv_cold");
+    const path = join(home, "new", "mine.toml");
+    const { exitCode, stdout } = await joinWith(overLoopback(started), ["--config", path]);
+    expect([exitCode, stdout]).toEqual([0, expect.stringContaining(`${path}: kv_cold = `)]);
+    expect(readFileSync(path, "utf8")).toBe(`[cluster]\nkv_cold = "127.0.0.1:${started.port}"\n`);
   });
 
   test("a configuration that the new vault does not fit into is left alone, with what is wrong with it", async () => {

@@ -114,19 +114,21 @@ test("a vault of both classes is one row, and records on its disk are counted", 
   const scene = await openRestored();
   const status = scene.sidecar.status();
   const [kv] = status.vaults.kv;
-  const disk = { usedBytes: 1e6, maxBytes: 1e9, records: 26, failing: false };
+  const disk = { usedBytes: 1e6, maxBytes: 1e9, records: 26, failing: false, archive: null };
   const rates = { ageMs: 0, rttMs: 1, lanes: 4, outBytesPerS: 0, inBytesPerS: 0 };
   const sessions = { sessions: 0, keptBytes: 0, keepsRefused: 0 };
   const counts = { lookupKeys: 0, lookupHits: 0, evicted: 0, records: 0 };
   const sizes = { usedBytes: 0, maxBytes: 1e6, weight: 1 };
-  const seen = { ...rates, ...sessions, ...counts, ...sizes, disk };
-  const both = { ...kv!, share: 1, seen };
+  const seen = { ...rates, ...sessions, ...counts, ...sizes, disk, nodes: null };
+  const behind = { address: "s3://bucket/x", state: "down", trouble: "403" };
+  const both = { ...kv!, share: 1, behind, seen };
   const shown = { ...status, vaults: { kv: [both], ssm: [both] } };
   const text = describeTop({ status: shown, fleet: null, before: null, findings: [] }, LOOK).join(
     "\n",
   );
   expect(text.match(/^kv, ssm +up .* 0, 26 on disk /gm)).toHaveLength(1);
   expect(text).not.toMatch(/^ssm /m);
+  expect(text.match(/^behind +DOWN +- .* s3:\/\/bucket\/x$/gm)).toHaveLength(1);
 });
 
 test("a gateway's engines are shown, where a sidecar runs and where none does", async () => {
@@ -154,8 +156,10 @@ test("a gateway's engines are shown, where a sidecar runs and where none does", 
   await second!.kill();
   await untilThat(async () => (await top("--json")).stdout.includes('"state":"down"'));
   const { exitCode, stdout } = await top();
-  expect(exitCode).toBe(0);
-  expect(stdout).toMatch(/^tierKV: no sidecar runs here\n/);
+  expect(exitCode).toBe(1);
+  expect(stdout).toMatch(
+    /^tierKV: no sidecar runs here\nPROBLEM: engine \S+ of the gateway gets no requests: .+; start it, or /,
+  );
   expect(stdout).toMatch(
     new RegExp(
       `^${first!.name} +up +live +0 +0 +\\S+ ms +[1-9]\\S+ % +0.0 % +\\S+ ms \\(\\S+ ms\\) +m$`,

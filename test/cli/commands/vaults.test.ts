@@ -107,6 +107,10 @@ test("one that has left says so, and without any the exit code is 1", async () =
   };
   expect(shown([row])[1]).toMatch(/^kv +a:1 +dns +up +left +3 +2 +-/);
   expect(shown([{ ...row, isDraining: true }])[1]).toMatch(/^kv +a:1 +dns +up +drains +3 +2 +-/);
+  const behind = { address: "s3://bucket/x", state: "up", trouble: "" };
+  const [, first, second] = shown([{ ...row, behind }]);
+  expect(first).toMatch(/^kv +a:1 /);
+  expect(second).toMatch(/^kv +s3:\/\/bucket\/x +dns +up +behind +-/);
   const sidecar = await openSidecar();
   const { exitCode, stdout } = await runInside([
     "vaults",
@@ -150,6 +154,16 @@ test("add and remove write this machine's list, say what moves, and refuse what 
   const near = await run("add", "127.0.0.7:1", "--class", "ssm");
   expect([near.exitCode, near.stdout.includes("joins it")]).toEqual([0, false]);
   expect(readFileSync(config, "utf8")).toContain('ssm_cold = "127.0.0.7:1"');
+});
+
+test("of two vaults with copies:2 the lost one is removed, and what one vault means is said", async () => {
+  const config = join(testDirectory(), "tierkv.toml");
+  const toml = '[cluster]\nredundancy = "copies:2"\nkv_cold = ["127.0.0.1:1", "127.0.0.2:1"]\n';
+  writeFileSync(config, toml);
+  const argv = ["vaults", "remove", "127.0.0.2:1", "--config", config];
+  const { exitCode, stdout } = await runInside(argv);
+  expect([exitCode, stdout]).toEqual([0, expect.stringContaining("so each record lies once: add")]);
+  expect(readFileSync(config, "utf8")).toContain('kv_cold = "127.0.0.1:1"');
 });
 
 test("a vault of both classes is removed from both lists, or from one by its class", async () => {

@@ -110,11 +110,34 @@ test("an address that cannot be used is refused with the fix", () => {
   expect(() => openStore("s3:///")).toThrow(/there is no bucket/);
 });
 
-test("a flush of a bucket is refused with the reason", async () => {
+test.skipIf(!HAS_S3)("a flush removes a bucket's objects of a namespace, or all", async () => {
+  const bucket = await startBucket();
+  Object.assign(process.env, bucket.env);
+  const pages = await Pages.open(40, 4096);
+  const others = Buffer.from(NAMESPACE.map((byte) => byte ^ 1)) as typeof NAMESPACE;
+  const one = openStore(bucket.address);
+  for (const namespace of [NAMESPACE, others]) await one.store(namespace, pages.encode(), SOON_MS);
+  const all = bucket.objects().length;
+  const { records } = await one.flush(NAMESPACE, SOON_MS);
+  expect([records > 0, bucket.objects().length]).toEqual([true, all - records]);
+  const found = await openStore(bucket.address).lookup(NAMESPACE, pages.keys, SOON_MS);
+  expect(found.every((byte) => byte === 0)).toBe(true);
+  expect(bucket.objects().every((name) => name.includes(others.toString("hex")))).toBe(true);
+  expect(await one.flush(null, SOON_MS)).toMatchObject({ records: all - records });
+  expect(bucket.objects()).toEqual([]);
+});
+
+test("a flush of a bucket by model or tenant is refused with the reason", async () => {
   const endpoint = { AWS_ENDPOINT_URL: "http://127.0.0.1:1" };
   Object.assign(process.env, { ...endpoint, AWS_ACCESS_KEY_ID: "a", AWS_SECRET_ACCESS_KEY: "b" });
   const store = openStore("s3://bucket/prefix");
-  await expect(store.flush(null, SOON_MS)).rejects.toMatchObject({ code: "VAULT_REFUSED" });
+  for (const [model, tenant] of [
+    ["m", 0],
+    [null, 7],
+  ] as const)
+    await expect(store.flush(null, SOON_MS, null, model, tenant)).rejects.toMatchObject({
+      code: "VAULT_REFUSED",
+    });
 });
 
 test.skipIf(!HAS_VALKEY)(

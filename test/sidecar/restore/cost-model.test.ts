@@ -109,6 +109,40 @@ describe("what is held", () => {
     expect(seen()[0]).toBe(first);
   });
 
+  test("is forecast with what answers of an idle engine took beside look-up, load and computing", async () => {
+    const scene = await openScene();
+    const { engine, sidecar } = scene;
+    const blocks = makeBlocks("a", 20, PAGE);
+    await saveAll(scene, blocks);
+    await computes(scene, 1000);
+    const aside = (): number | null => sidecar.status().engines[0]!.forecast[0]!.asideMs;
+    let asked = 0;
+    const answers = async (tookMs: number, answeredMs: number, other = 0): Promise<void> => {
+      const { plan } = await restore(scene, blocks);
+      const took = tookMs === 0 ? {} : { took_us: tookMs * 1000 };
+      engine.release(plan, { tokens: 320, load_us: 1000, ...took });
+      const us = answeredMs * 1000;
+      engine.scheduler.send({ t: "answered", req: "req", plan: plan + other, tokens: 321, us });
+      // Answered behind what was sent before.
+      engine.scheduler.send({ t: "ping", n: (asked += 1) });
+      await engine.scheduler.wait("pong", asked);
+    };
+    // The first restore prepares memory.
+    await answers(400, 90_000);
+    expect(aside()).toBeNull();
+    await answers(400, 60_000);
+    const first = aside()!;
+    // A token was computed, too.
+    expect(first).toBeGreaterThan(0);
+    expect(first).toBeLessThan(60_000 - 400);
+    // Of a plan that others ran beside, and of another one than was released last.
+    await answers(0, 90_000);
+    await answers(400, 90_000, 1);
+    expect(aside()).toBe(first);
+    await answers(1_400, 62_000);
+    expect(aside()! - first).toBeCloseTo(500, 3);
+  });
+
   test("is computed where the link is too slow, and counted so; the scheduler hears it at once", async () => {
     const scene = await openScene();
     const blocks = makeBlocks("a", 20, PAGE);

@@ -27,6 +27,7 @@ const GOOD: Record<string, Record<string, unknown>> = {
   },
   loaded: { t: "loaded", req: "r", plan: 1, tokens: 32 },
   release: { t: "release", req: "r", plan: 1 },
+  answered: { t: "answered", req: "r", plan: 1, tokens: 33, us: 1000 },
   save: { t: "save", arena: 7, namespace: digest("n"), items: [[1, 2, 0, HASH, HASH, 16]] },
   return: { t: "return", arena: 7, slots: slotBytes([1, 2]) },
   counts: { t: "counts", counters: { dropped_save_no_slot: 3 } },

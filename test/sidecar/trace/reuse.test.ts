@@ -11,6 +11,8 @@ import { openRestored, restoreAgain } from "../../support/pages.ts";
 const MB = 1e6;
 const NAMESPACE = Buffer.alloc(32, 1) as Namespace;
 
+const STORED = (): boolean => true;
+
 /** Returns hashes from the sampled sixteenth, chosen by the first byte. */
 function sampled(count: number, salt = ""): Buffer {
   const hashes = Array.from({ length: count }, (_, at) =>
@@ -25,11 +27,11 @@ test("a block that is asked for again counts, with what was stored since, and wh
   const reuse = new Reuse(counters);
   const hashes = sampled(3);
   const asked = { group: 0, hashes, from: 1 };
-  reuse.asked(NAMESPACE, asked, newBitmap(3));
+  reuse.asked(NAMESPACE, asked, newBitmap(3), STORED);
   counters.add("bytes_sent", 100 * MB);
   const held = newBitmap(3);
   setBit(held, 2);
-  reuse.asked(NAMESPACE, asked, held);
+  reuse.asked(NAMESPACE, asked, held, STORED);
   const { gapS, storedBytes } = reuse.status();
   // The first block is the engine's own, the second is gone.
   expect([gapS.held.count, gapS.gone.count]).toEqual([1, 1]);
@@ -38,20 +40,39 @@ test("a block that is asked for again counts, with what was stored since, and wh
   expect(gapS.held.counts[0]).toBe(1);
 });
 
+test("a block that no vault ever had is not counted as gone; one that was held or stored is", () => {
+  const reuse = new Reuse(newSidecarCounters());
+  const hashes = sampled(3);
+  const held = newBitmap(3);
+  setBit(held, 1);
+  const group = { group: 0, hashes, from: 0, class: "kv", tenant: 0 } as const;
+  // As windows that the engine gave up before they were saved, and a block that another sidecar stored.
+  const outcomes = {
+    missReason: (_namespace: Namespace, _of: object, key: string): string =>
+      key.includes(hashes.subarray(2 * HASH_BYTES).toString("latin1")) ? "evicted" : "never_stored",
+  };
+  for (const bits of [held, newBitmap(3)])
+    reuse.answered(NAMESPACE, [group], { groups: [{ held: bits }], silent: new Set() }, outcomes);
+  const { gone, held: still } = reuse.status().gapS;
+  expect([gone.count, still.count]).toEqual([2, 0]);
+});
+
 test("other groups, hashes and models are other blocks; of all one in 16 is looked at", () => {
   const reuse = new Reuse(newSidecarCounters());
   const hashes = sampled(2);
   hashes[HASH_BYTES] = REUSE_SAMPLED_EVERY - 1;
   const held = newBitmap(2);
-  for (const group of [0, 1, 0]) reuse.asked(NAMESPACE, { group, hashes, from: 0 }, held);
-  reuse.asked(Buffer.alloc(32, 2) as Namespace, { group: 0, hashes, from: 0 }, held);
+  for (const group of [0, 1, 0]) reuse.asked(NAMESPACE, { group, hashes, from: 0 }, held, STORED);
+  reuse.asked(Buffer.alloc(32, 2) as Namespace, { group: 0, hashes, from: 0 }, held, STORED);
   expect(reuse.status().gapS.gone.count).toBe(1);
 });
 
 test("the longest unused is forgotten first", () => {
   const reuse = new Reuse(newSidecarCounters());
-  const ask = (hashes: Buffer): void =>
-    reuse.asked(NAMESPACE, { group: 0, hashes, from: 0 }, newBitmap(hashes.length / HASH_BYTES));
+  const ask = (hashes: Buffer): void => {
+    const held = newBitmap(hashes.length / HASH_BYTES);
+    reuse.asked(NAMESPACE, { group: 0, hashes, from: 0 }, held, STORED);
+  };
   const [old, used] = [sampled(1, "old"), sampled(1, "used")];
   ask(old);
   ask(used);

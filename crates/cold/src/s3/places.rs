@@ -74,6 +74,10 @@ impl Places {
         self.known().places.retain(|_, (_, place)| *place.object != *object);
     }
 
+    pub fn forget_all(&self) {
+        *self.known() = Known::default();
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tierkv_core::header::HASH_BYTES;
+use tierkv_core::header::{HASH_BYTES, PACKED_KEY_BYTES};
 use tierkv_core::record::Hash;
 
 use crate::store::PackedKey;
@@ -28,6 +28,27 @@ fn place_of(key: &PackedKey) -> &[u8] {
 fn hex(bytes: &[u8]) -> String {
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
+}
+
+/// Folder of a namespace's objects.
+pub fn folder_of(namespace: &Hash) -> String {
+    format!("{}/", hex(namespace))
+}
+
+/// Whether a name is that of an object of ours; others may keep theirs below the same prefix.
+pub fn is_object(name: &str) -> bool {
+    let is_hex = |text: &str, bytes: usize| {
+        text.len() == 2 * bytes
+            && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let Some((namespace, (first, place))) =
+        name.split_once('/').and_then(|(folder, of)| Some((folder, of.split_once('-')?)))
+    else {
+        return false;
+    };
+    is_hex(namespace, HASH_BYTES)
+        && is_hex(first, HASH_BYTES)
+        && is_hex(place, PACKED_KEY_BYTES - HASH_BYTES)
 }
 
 /// Name of the object that begins with this record.
@@ -114,6 +135,19 @@ mod tests {
         ];
         assert_eq!(runs_of(&keys), expected);
         assert_eq!(runs_of(&[]), []);
+    }
+
+    #[test]
+    fn names_of_objects_are_told_from_those_of_others() {
+        let (namespace, first) = ([0xab; 32], key(1, 2));
+        let name = object_of(&namespace, &first);
+        assert!(is_object(&name) && name.starts_with(&folder_of(&namespace)), "{name}");
+        for other in
+            ["", "notes.txt", "a/b-c", &name[1..], &format!("{name}0"), &format!("x/{name}")]
+        {
+            assert!(!is_object(other), "{other}");
+        }
+        assert!(!is_object(&name.to_uppercase()));
     }
 
     #[test]

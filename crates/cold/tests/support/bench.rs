@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tierkv_cold::desk::{Answer, Desk, Work};
 use tierkv_cold::goal::Goal;
-use tierkv_cold::store::{Asker, PackedKey, Scope, Store};
+use tierkv_cold::store::{Asker, Flushed, PackedKey, Scope, Store};
 use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
 use tierkv_core::error::Result;
@@ -248,8 +248,12 @@ impl Bench {
 
     /// Flushes a scope; how many copies of the list took note.
     pub fn flush(&self, scope: Scope) -> Result<usize> {
+        Ok(self.flushed(scope)?.copies.0)
+    }
+
+    pub fn flushed(&self, scope: Scope) -> Result<Flushed> {
         match self.run(Work::Flush(scope), SOON)? {
-            Answer::Flushed(flushed) => Ok(flushed.copies.0),
+            Answer::Flushed(flushed) => Ok(flushed),
             other => panic!("{other:?} to a flush"),
         }
     }

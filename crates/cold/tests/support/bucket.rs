@@ -80,6 +80,11 @@ impl Bucket {
         state.objects.iter().map(|(name, bytes)| (name.clone(), bytes.len())).collect()
     }
 
+    /// Stores an object of somebody else.
+    pub fn put(&self, name: &str) {
+        self.state.lock().unwrap().objects.insert(name.to_owned(), vec![0]);
+    }
+
     pub fn remove_all(&self) {
         self.state.lock().unwrap().objects.clear();
     }
@@ -90,9 +95,13 @@ impl Bucket {
     }
 }
 
+/// Names in one page of a list.
+const PAGE: usize = 3;
+
 struct Request {
     method: String,
     name: String,
+    query: String,
     is_conditional: bool,
     range: Option<(usize, usize)>,
     body: Vec<u8>,
@@ -117,14 +126,15 @@ fn read(reader: &mut impl BufRead) -> Option<Request> {
         let (from, to) = text.strip_prefix("bytes=")?.split_once('-')?;
         Some((from.parse().ok()?, to.parse().ok()?))
     });
-    let name = path.split('?').next()?.to_owned();
+    let (name, query) = path.split_once('?').unwrap_or((&path, ""));
+    let (name, query) = (name.to_owned(), query.to_owned());
     let is_conditional = headers.contains_key("if-none-match");
-    Some(Request { method, name, is_conditional, range, body })
+    Some(Request { method, name, query, is_conditional, range, body })
 }
 
 /// Status and body.
 fn answer(request: Request, fault: Fault, state: &mut State) -> (u16, Vec<u8>) {
-    let Request { method, name, is_conditional, range, body } = request;
+    let Request { method, name, query, is_conditional, range, body } = request;
     state.requests.push(method.clone());
     match (fault, method.as_str()) {
         (Fault::Refuses(status, code), _) => (status, error(code)),
@@ -140,6 +150,7 @@ fn answer(request: Request, fault: Fault, state: &mut State) -> (u16, Vec<u8>) {
             state.objects.remove(&name);
             (204, Vec::new())
         }
+        (_, "GET") if query.contains("list-type=2") => (200, listed(&name, &query, state)),
         (Fault::HidesOnce, "GET") if state.hidden.insert(name.clone()) => (404, error("NoSuchKey")),
         (_, "GET") => match (state.objects.get(&name), range) {
             (None, _) => (404, error("NoSuchKey")),
@@ -150,6 +161,32 @@ fn answer(request: Request, fault: Fault, state: &mut State) -> (u16, Vec<u8>) {
         },
         (_, other) => panic!("{other} is no request of our store"),
     }
+}
+
+/// A page of the names below the query's prefix, in their order; a name is the token of what follows it.
+fn listed(bucket: &str, query: &str, state: &State) -> Vec<u8> {
+    let value = |name: &str| {
+        let pair = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        pair.unwrap_or_default().replace("%2F", "/")
+    };
+    let bucket = format!("{}/", bucket.trim_end_matches('/'));
+    let (prefix, after) = (value("prefix"), value("continuation-token"));
+    let keys = state.objects.keys().filter_map(|name| name.strip_prefix(&bucket));
+    let below: Vec<_> =
+        keys.filter(|key| key.starts_with(&prefix) && *key > after.as_str()).collect();
+    let page: Vec<_> = below.iter().take(PAGE).collect();
+    let next = page.last().filter(|_| below.len() > PAGE);
+    let next = next
+        .map(|key| format!("<NextContinuationToken>{key}</NextContinuationToken>"))
+        .unwrap_or_default();
+    let contents: String = page
+        .iter()
+        .map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>"))
+        .collect();
+    let is_cut = !next.is_empty();
+    let space = "http://s3.amazonaws.com/doc/2006-03-01/";
+    format!("<ListBucketResult xmlns=\"{space}\"><IsTruncated>{is_cut}</IsTruncated>{next}{contents}</ListBucketResult>")
+        .into_bytes()
 }
 
 fn serve(stream: &TcpStream, fault: &Mutex<Fault>, state: &Mutex<State>) -> Option<()> {

@@ -3,11 +3,11 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use rusty_s3::actions::S3Action;
+use rusty_s3::actions::{ListObjectsV2, S3Action};
 use ureq::http::{Response, StatusCode};
 
 use super::credentials::Vars;
-use super::s3::{Bucket, SIGNED_FOR, length};
+use super::s3::{Bucket, SIGNED_FOR, length, text};
 use crate::error::{Code, Error, Result};
 
 impl Bucket {
@@ -60,6 +60,32 @@ impl Bucket {
         }
         let length = length(&answer)?.min(bytes);
         take(&mut answer.into_body().into_reader(), length)
+    }
+
+    /// Names of some objects below `folder`, and what the next call goes on from; none: there are no more.
+    ///
+    /// # Errors
+    /// Errors of the archive.
+    pub fn below(
+        &self,
+        folder: &str,
+        from: Option<&str>,
+        within: Duration,
+    ) -> io::Result<(Vec<String>, Option<String>)> {
+        let key = self.key(folder);
+        let text = text(self.ask("GET", &key, |credentials| {
+            let mut list = self.place.list_objects_v2(Some(credentials));
+            list.with_prefix(key.as_str());
+            if let Some(from) = from {
+                list.with_continuation_token(from);
+            }
+            let request = self.agent.get(list.sign(SIGNED_FOR).as_str());
+            request.config().timeout_global(Some(within)).build().call()
+        })?)?;
+        let page = ListObjectsV2::parse_response(&text).map_err(io::Error::other)?;
+        let named = |key: String| key.strip_prefix(&self.prefix).map(str::to_owned);
+        let names = page.contents.into_iter().filter_map(|object| named(object.key)).collect();
+        Ok((names, page.next_continuation_token))
     }
 
     /// Stores an object unless there is one of that name; returns false where there is. `is_checked` false: a server that does not

@@ -41,7 +41,7 @@ pub struct Bucket {
     pub(super) place: Place,
     credentials: Chain,
     /// Prefix of each object's key; empty, or with a slash at the end.
-    prefix: String,
+    pub(super) prefix: String,
     pub(super) agent: Agent,
 }
 
@@ -439,7 +439,7 @@ fn checked(method: &str, key: &str, answer: Answer) -> io::Result<Response<Body>
     Err(io::Error::new(kind, Refusal { text, code }))
 }
 
-fn text(mut answer: Response<Body>) -> io::Result<String> {
+pub(super) fn text(mut answer: Response<Body>) -> io::Result<String> {
     answer.body_mut().read_to_string().map_err(ureq::Error::into_io)
 }
 

@@ -63,13 +63,16 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
             groups = []
         same = replicas.copies(vllm_config, kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:
-            if compat.set_recompute_policy(vllm_config):
-                log.info(
-                    "tierKV has set kv_load_failure_policy to 'recompute': lost blocks are computed again, "
-                    "and no request fails"
-                )
+            is_changed = compat.set_recompute_policy(vllm_config)
             compat.publish_over_ipv6(vllm_config)
-            log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
+            log.info(
+                "tierKV: on, with the sidecar at %s (%s)%s; `tierkv status` shows what it does",
+                settings.socket,
+                settings.source,
+                "; kv_load_failure_policy is now 'recompute', so lost blocks fail no request"
+                if is_changed
+                else "",
+            )
             self.half = self.scheduler_side = SchedulerShim(
                 vllm_config, settings, groups, kv_cache_config, copies=same
             )

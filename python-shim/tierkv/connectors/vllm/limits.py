@@ -35,6 +35,8 @@ LOAD_RATE_FIRST: Final = 1e9
 LOAD_RATE_SHARE: Final = 0.3
 #: Plans under way that requests arriving later may share.
 PLANS_SHARED_MAX: Final = 1024
+#: Longest time to a first token that is reported, seconds: a longer one is a server's clock that differs from ours.
+FIRST_TOKEN_S_MAX: Final = 3600.0
 #: Bytes of a request's id in frames; ids only help people, plans have numbers.
 REQUEST_TEXT_BYTES_MAX: Final = 256
 #: Waiting requests with news that one step looks at.

@@ -31,6 +31,7 @@ from tierkv.connectors.vllm.pages.grid import Grid
 from tierkv.connectors.vllm.pages.specs import Group
 from tierkv.connectors.vllm.requests.answers import Given, answer, drop_malformed, wish_of
 from tierkv.connectors.vllm.requests.divergence import Divergences
+from tierkv.connectors.vllm.requests.first_tokens import FirstTokens
 from tierkv.connectors.vllm.requests.leaders import Leaders
 from tierkv.connectors.vllm.requests.plan_group import LoadMismatchError
 from tierkv.connectors.vllm.requests.plans import Plan, PlanBook
@@ -120,6 +121,7 @@ class SchedulerShim:
         self._book = PlanBook(self._channel.send, self._world // copies)
         self._shared = SharedPlans(self._grid, self._book)
         self.restore_times = self._book.restore_times
+        self._first_tokens = FirstTokens(self._channel.send)
         room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
         self._budget = Budget(room, self._book, self._channel.suspect, self.counters)
         self._windows = Windows(
@@ -372,6 +374,8 @@ class SchedulerShim:
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """Give the workers this step's copies; drains per-step state without changing vLLM's."""
         scheduled = scheduler_output.num_scheduled_tokens
+        if self._first_tokens.is_awaited:
+            self._first_tokens.look(len(self._requests))
         if self._book.wanted_back:
             self._book.release_wanted()
         if self._windows.by_id and self._windows.is_waiting:
@@ -463,6 +467,8 @@ class SchedulerShim:
             else:
                 state.loaded(plan, self.counters)
         self._truth.loaded(req_id, plan)
+        if state is not None and plan is not None and not is_lost:
+            self._first_tokens.expect(state.request, plan)
 
     def _distrust(self) -> None:
         """Restore and save nothing more under this name."""
@@ -488,6 +494,7 @@ class SchedulerShim:
         state = self._requests.pop(request.request_id, None)
         if state is None:
             return answer(wish_of(request), Given(), "not_cacheable")
+        self._first_tokens.ended(request, len(self._requests))
         self._backlog.begin(state)
         self._windows.abort(request.request_id)
         self._saves.end(state)

@@ -123,10 +123,10 @@ class WorkerShim:
             self._pages[index] = make_pages(look.group, tensors, self._num_blocks, look.order)
             self.counters.add("pages_opaque" if look.order is None else "pages_canonical")
             level = (
-                logging.INFO if look.group.page_format == before.page_format else logging.WARNING
+                logging.DEBUG if look.group.page_format == before.page_format else logging.WARNING
             )
             log.log(level, "tierKV: pages of KV-cache group %d: %s", index, look.text)
-        log.info("tierKV: the order of K and V in pages was found in %.1f ms", took_s * 1e3)
+        log.debug("tierKV: the order of K and V in pages was found in %.1f ms", took_s * 1e3)
         self._pages_part = pages_part(found)
         device = next(iter(self._pages.values())).device
         self._copier = make_copier(device)

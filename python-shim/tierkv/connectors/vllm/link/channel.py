@@ -278,7 +278,9 @@ class Channel:
             self._open = True
         self._was_welcome = True
         if not self._was_ever_welcome:
-            log.info("tierKV: sidecar at %s: connected", self._path)
+            # Once an engine: each rank has a connection of its own.
+            level = logging.DEBUG if self._hello.get("role") == "worker" else logging.INFO
+            log.log(level, "tierKV: sidecar at %s: connected", self._path)
         elif self._complained:
             log.info("tierKV: sidecar at %s: connected again", self._path)
         self._was_ever_welcome = True

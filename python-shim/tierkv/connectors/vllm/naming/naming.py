@@ -166,8 +166,8 @@ class Naming:
         if now == self._told:
             return {}
         is_due = time.monotonic() - self._logged_at > limits.NAMING_LOG_EVERY_S
-        is_news = percent != self._logged_percent
-        if not self.refused and is_news and (is_due or percent == 100):
+        is_news = percent not in (self._logged_percent, 100)
+        if not self.refused and is_news and is_due:
             self._logged_at, self._logged_percent = time.monotonic(), percent
             log.info("tierKV: hashing model weights: %d %%", percent)
         self._told = now
@@ -215,7 +215,10 @@ class Naming:
         parts = {**self._parts, **self._resolved.parts, "weights": self._weights.digest}
         ours = namespace.finish(parts, root, fidelity)
         if ours.digest != self.digest:
-            log.info("tierKV: namespace %s from %s", ours.digest.hex(), ours.parts)
+            exact, rounded = "bit for bit", "rounded, as `tierkv status` says"
+            form = rounded if fidelity else exact
+            log.info("tierKV: blocks are named %s and come back %s", ours.digest.hex(), form)
+            log.debug("tierKV: that name stands for %s", ours.parts)
         self.digest, self._named = ours.digest, ours.parts
         return ours
 
