@@ -344,7 +344,7 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
 - Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA
   adapters; prompts given as embeddings. Groups that vLLM keeps out of prefix caching, and encoders, are left alone beside the others.
 - Blocks that show a picture bear vLLM's hash of its content in their names; the test has the same text around three pictures.
-- Engines of other block sizes share nothing, but for a hand-off to shorter blocks ([0133](decisions/0133-longer-blocks-are-cut.md)); other hand-offs are computed (\`shim_handoffs_foreign\`): vLLM's hashes are chains over blocks of its own
+- Engines of other block sizes share nothing, but for a hand-off to shorter blocks ([0060](decisions/0060-claims-that-vaults-confirm.md)); other hand-offs are computed (\`shim_handoffs_foreign\`): vLLM's hashes are chains over blocks of its own
   size, a record holds one block of its maker, and a slot takes one record. Four records of 32 tokens in a page of 128 need names and slots by range of tokens, which are not built.
 - Ranks that hold the same pages (latents, repeated KV heads) store them once. Written from vLLM's source and not run: CUDA.
 - A pipeline on a CPU: vLLM's worker makes the tensors that a later stage receives only where it warms a compiled model up
