@@ -1,6 +1,7 @@
 // Owns the proof that the house rules hold, and that each of them notices a breach.
 import { describe, expect, test } from "vitest";
 import { COMMENT_RULES } from "./tidy/comments.ts";
+import { DECISION_RULES } from "./tidy/decisions.ts";
 import { DOC_RULES } from "./tidy/docs.ts";
 import { FAILPOINT_RULES } from "./tidy/failpoints.ts";
 import { FAULT_RULES } from "./tidy/faults.ts";
@@ -18,6 +19,7 @@ const RULES = [
   ...COMMENT_RULES,
   ...PYTHON_RULES,
   ...DOC_RULES,
+  ...DECISION_RULES,
   ...FORBIDDEN_RULES,
   ...FAULT_RULES,
   ...FAILPOINT_RULES,

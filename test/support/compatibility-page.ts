@@ -370,7 +370,7 @@ const REASONS = `1. tierKV refuses it at start, by name. 0.28 hands over recurre
 
 ## Engines and ranks
 
-- **Block sizes:** engines with different block sizes share nothing, except a hand-off to an engine with shorter blocks ([0133](decisions/0133-longer-blocks-are-cut.md)). Other hand-offs are computed
+- **Block sizes:** engines with different block sizes share nothing, except a hand-off to an engine with shorter blocks ([0060](decisions/0060-claims-that-vaults-confirm.md)). Other hand-offs are computed
   (\`shim_handoffs_foreign\`): vLLM's hashes are chains over blocks of its own size, a record holds one block, and a slot takes one record.
 - **Ranks with the same pages** (latents, repeated KV heads) store them once. Not run on CUDA.
 - **Ranks on several hosts** (tensor or pipeline parallel): a sidecar sees only the ranks of its own host, so nothing is saved or restored, and the engine computes.

@@ -36,7 +36,7 @@ export async function withEngineOf<T>(
     await stage.startVaults();
     await stage.startSidecar("int8");
     say("starting vLLM");
-    // In bfloat16 one rounding error changes answers as much as a codec does (decision 0062).
+    // In bfloat16 one rounding error changes answers as much as a codec does (decision 0140).
     const of = { path: model, lengthMax: FIDELITY_MODEL_LEN, dtype: "float32" } as const;
     const engine = stage.startEngine(of);
     await engine.ready();
