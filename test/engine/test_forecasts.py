@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nightly
 
-#: Forecasts over what is measured after them. Neither command sees an answer's way from the scheduler to the client, and
-#: `doctor --engine` does not see the engine copy.
+#: Forecasts over what is measured after them. Neither command sees an answer's way from the scheduler to the client,
+#: and `doctor --engine` does not see the engine copy.
 COMPUTED = (0.8, 1.2)
 RESTORED = (0.7, 1.2)
 RESTORED_FAR = (0.6, 1.2)
