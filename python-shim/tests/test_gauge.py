@@ -181,7 +181,8 @@ def test_a_first_token_beside_others_is_not_timed_nor_one_of_a_server_with_anoth
     for away_s in (-60.0, limits.FIRST_TOKEN_S_MAX + 60):
         timed = SimpleNamespace(request_id="t", arrival_time=time.time() - away_s)
         timed.output_token_ids, timed.num_prompt_tokens = [1], 8
-        bench.shim._first_tokens.expect(timed, SimpleNamespace(took_s=1.0, plan_id=9))
+        plan: Any = SimpleNamespace(took_s=1.0, plan_id=9)
+        bench.shim._first_tokens.expect(timed, plan)
         bench.shim._first_tokens.look(1)
     # Comes behind what was sent before.
     bench.new(Request("u", 3 * BLOCK_TOKENS, seed="third"))

@@ -115,7 +115,7 @@ const CATALOGUE = {
   STRANGER: ["stranger", "no valid token or client certificate came with the call"],
   ROLE_MISSING: [
     "denied",
-    "this machine has role {role}, and {call} needs {needed}; join anew with the line that `tierkv invite` prints there with --role {needed}, or, with a CA of your own, show a certificate of that role (`tierkv certs init --role {needed}`)",
+    "this machine has role {role}, and {call} needs {needed}; join anew with the line that `tierkv invite` prints there with --role {needed}, or, with a CA of your own, show a certificate that was made with --role {needed}",
   ],
   VAULT_BUSY: ["busy", "{name} vault at {address} is busy: {reason}"],
   VAULT_CLASS: [

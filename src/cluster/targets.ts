@@ -75,7 +75,7 @@ export function hasTwoPlaces({ redundancy, kvCold, ssmCold }: Config["cluster"])
   return redundancy === "none" || isTwo(kvCold) || isTwo(ssmCold);
 }
 
-/** What is so where `hasTwoPlaces` is false, and what to do. */
+/** The consequence where `hasTwoPlaces` is false, and what to do. */
 export const ONE_PLACE =
   '[cluster] redundancy = "copies:2" has one vault, so each record lies once: add another (`tierkv vaults add`), or write redundancy = "none"';
 

