@@ -1,6 +1,7 @@
 //! Owns a server that speaks as much of S3 as our store uses, and injects one fault.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -179,10 +180,10 @@ fn listed(bucket: &str, query: &str, state: &State) -> Vec<u8> {
     let next = next
         .map(|key| format!("<NextContinuationToken>{key}</NextContinuationToken>"))
         .unwrap_or_default();
-    let contents: String = page
-        .iter()
-        .map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>"))
-        .collect();
+    let mut contents = String::new();
+    for key in &page {
+        let _ = write!(contents, "<Contents><Key>{key}</Key><Size>1</Size></Contents>");
+    }
     let is_cut = !next.is_empty();
     let space = "http://s3.amazonaws.com/doc/2006-03-01/";
     format!("<ListBucketResult xmlns=\"{space}\"><IsTruncated>{is_cut}</IsTruncated>{next}{contents}</ListBucketResult>")
