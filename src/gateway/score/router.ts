@@ -258,10 +258,11 @@ export class Router {
     let most = 0;
     for (const { held } of spans.values()) most = Math.max(most, held);
     const { held = 0 } = spans.get(engine) ?? {};
+    if (held >= most) return 0;
     const { index, roster } = this.#options;
     const all = roster.membersOf(engine).map(({ holder }) => index.pressure(holder));
     const pressure = Math.max(0, ...all);
-    return held < most && pressure > 0 ? pressure * this.#ttftOf(engine).computeMs(held, most) : 0;
+    return pressure > 0 ? pressure * this.#ttftOf(engine).computeMs(held, most) : 0;
   }
 
   #send(engine: Engine, known: Known, about: About, turn: Turn): Sent {
