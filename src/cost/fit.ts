@@ -87,61 +87,76 @@ export class Fit {
   /** Coordinate descent on the normal equations, with coefficients at or above 0; features are scaled to about 1. */
   #solve(): readonly number[] | null {
     if (this.#buckets.size === 0) return null;
-    const indices = Array.from({ length: this.#dimensions }, (_, index) => index);
-    const rows = [...this.#buckets.values()].map(({ features, seconds, seenAt }) => ({
-      features,
-      seconds,
-      weight: FIT_FADE ** (this.#samples - seenAt) / (seconds * seconds),
-    }));
-    const scales = indices.map((at) =>
-      Math.max(1e-12, ...rows.map((row) => row.features[at] ?? 0)),
-    );
-    const of = (row: Row, at: number): number => (row.features[at] ?? 0) / (scales[at] ?? 1);
-    const matrix = indices.map((i) =>
-      indices.map((j) => sumOver(rows, (r) => of(r, i) * of(r, j))),
-    );
+    const scales = this.#scales();
+    const scaledOf = (features: Features): Float64Array =>
+      Float64Array.from(scales, (scale, at) => (features[at] ?? 0) / scale);
+    const { length: many } = scales;
+    const matrix = new Float64Array(many * many);
+    const right = new Float64Array(many);
+    let longest = 0;
+    for (const { features, seconds, seenAt } of this.#buckets.values()) {
+      const weight = FIT_FADE ** (this.#samples - seenAt) / (seconds * seconds);
+      const scaled = scaledOf(features);
+      addSample(matrix, scaled, weight);
+      for (const [at, value] of scaled.entries()) {
+        right[at] = (right[at] ?? 0) + weight * value * seconds;
+      }
+      longest = Math.max(longest, seconds);
+    }
     // Each belief is one more sample of little weight, with the feature of weight 1 at its largest.
-    const longest = Math.max(...rows.map(({ seconds }) => seconds));
     for (const belief of this.#beliefs) {
       const most = scales[belief.indexOf(1)] ?? 0;
-      const scaled = indices.map((at) => ((belief[at] ?? 0) * most) / (scales[at] ?? 1));
-      for (const [i, row] of matrix.entries()) {
-        for (const j of indices) {
-          row[j] = (row[j] ?? 0) + ((scaled[i] ?? 0) * (scaled[j] ?? 0) * FIT_DOUBT) / longest ** 2;
-        }
-      }
+      const scaled = scaledOf(belief.map((part) => part * most));
+      addSample(matrix, scaled, FIT_DOUBT / longest ** 2);
     }
-    const right = indices.map((i) => sumOver(rows, (row) => of(row, i) * row.seconds));
-    return descend(matrix, right).map((value, at) => value / (scales[at] ?? 1));
+    const descended = descend(matrix, right);
+    return Array.from(scales, (scale, at) => (descended[at] ?? 0) / scale);
   }
-}
 
-interface Row {
-  features: Features;
-  seconds: number;
-  weight: number;
+  /** Returns the largest value of each feature. */
+  #scales(): Float64Array {
+    const scales = new Float64Array(this.#dimensions).fill(1e-12);
+    for (const { features } of this.#buckets.values()) {
+      for (const [at, value] of features.entries()) scales[at] = Math.max(scales[at] ?? 0, value);
+    }
+    return scales;
+  }
 }
 
 function dot(a: readonly number[], b: readonly number[]): number {
   return a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
 }
 
-function sumOver(rows: readonly Row[], of: (row: Row) => number): number {
-  return rows.reduce((sum, row) => sum + row.weight * of(row), 0);
+/** Adds a sample's products to a square matrix. */
+function addSample(matrix: Float64Array, scaled: Float64Array, weight: number): void {
+  const many = scaled.length;
+  for (let i = 0; i < many; i += 1) {
+    for (let j = 0; j < many; j += 1) {
+      const at = i * many + j;
+      matrix[at] = (matrix[at] ?? 0) + weight * ((scaled[i] ?? 0) * (scaled[j] ?? 0));
+    }
+  }
 }
 
-/** Solves least squares with coefficients >= 0; `matrix` is symmetric and positive semidefinite. */
-function descend(matrix: readonly (readonly number[])[], right: readonly number[]): number[] {
-  const values = right.map(() => 0);
+/**
+ * Solves least squares with coefficients >= 0; `matrix` is symmetric and positive semidefinite. Plain loops, because a router
+ * solves after each answer, and thousands of sweeps through lists of lists take a third of a millisecond.
+ */
+function descend(matrix: Float64Array, right: Float64Array): Float64Array {
+  const many = right.length;
+  const values = new Float64Array(many);
   for (let sweep = 0; sweep < FIT_SWEEPS_MAX; sweep += 1) {
     let moved = 0;
     let size = 0;
-    for (const [at, row] of matrix.entries()) {
-      const before = values[at] ?? 0;
-      const own = row[at] ?? 0;
+    for (let at = 0; at < many; at += 1) {
+      const own = matrix[at * many + at] ?? 0;
       if (own === 0) continue;
-      const rest = (right[at] ?? 0) - dot(row, values) + own * before;
-      const now = Math.max(0, rest / own);
+      const before = values[at] ?? 0;
+      let product = 0;
+      for (let j = 0; j < many; j += 1) {
+        product += (matrix[at * many + j] ?? 0) * (values[j] ?? 0);
+      }
+      const now = Math.max(0, ((right[at] ?? 0) - product + own * before) / own);
       values[at] = now;
       moved = Math.max(moved, Math.abs(now - before));
       size = Math.max(size, now);

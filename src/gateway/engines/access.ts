@@ -8,6 +8,8 @@ export interface EngineAccess {
   urlOf(name: string): string;
   /** Headers of the gateway's own requests, and of clients' requests where the gateway has keys of its own. */
   readonly headers: Readonly<Record<string, string>>;
+  /** The same, names and values in turn. */
+  readonly fields: readonly string[];
   /** Returns the options of connections to an engine. */
   connectTo(name: string): { readonly ca?: string; readonly socketPath?: string };
 }
@@ -17,12 +19,14 @@ export const OPEN: EngineAccess = accessWith(null, null);
 
 /** `key`: the engines' API key; `ca`: PEM of the authority of their certificates; null: none. */
 export function accessWith(key: string | null, ca: string | null): EngineAccess {
+  const headers: EngineAccess["headers"] = key === null ? {} : { authorization: `Bearer ${key}` };
   return {
     isSecure: ca !== null,
     // A socket has no host, but HTTP and a certificate name one.
     urlOf: (name) =>
       `${ca === null ? "http" : "https"}://${unixPath(name) === null ? name : "localhost"}`,
-    headers: key === null ? {} : { authorization: `Bearer ${key}` },
+    headers,
+    fields: Object.entries(headers).flat(),
     connectTo(name) {
       const socketPath = unixPath(name);
       return { ...(ca === null ? {} : { ca }), ...(socketPath === null ? {} : { socketPath }) };

@@ -26,10 +26,17 @@ const OUTCOMES: readonly Passed["outcome"][] = ["whole", "gone", "gone", "broken
 const UNSAFE = /[\r\n\0]/;
 const WITH_BODY: ReadonlySet<string> = new Set(["POST", "PUT", "PATCH"]);
 
-type News = [kind: number, status: number, text: string, body: string | Buffer, count: number];
+/** Hears of news. Plain arguments, because each request has two to five news. */
+type Hear = (
+  kind: number,
+  status: number,
+  text: string,
+  body: string | Buffer,
+  count: number,
+) => void;
 
 interface Receiver {
-  take(...news: News): void;
+  readonly take: Hear;
 }
 
 /** The core's thread, which all gateways of this process share, and who hears of its calls. */
@@ -45,7 +52,9 @@ class Hub {
       keptIdleMs: GATEWAY_KEEPALIVE_MS,
       stallMs: GATEWAY_CLIENT_STALL_MS,
     };
-    this.core = new HttpCore(times, (call, ...news) => this.receivers.get(call)?.take(...news));
+    this.core = new HttpCore(times, (call, kind, status, text, body, count) =>
+      this.receivers.get(call)?.take(kind, status, text, body, count),
+    );
   }
 
   /** Wakes the core once for all that this turn of JavaScript's loop asks of it. */
@@ -82,7 +91,7 @@ class Call implements Receiver {
   readonly #signal: Abortable | null;
   readonly #onEnd: () => void;
   /** Hears of what comes next: at first of the beginning, then of pieces or of the end of passing. */
-  #hear: (...news: News) => void;
+  #hear: Hear;
   #fail: (error: unknown) => void;
   #isOver = false;
   readonly #onAbort = (): void => this.abort(this.#signal?.reason);
@@ -91,7 +100,7 @@ class Call implements Receiver {
     hub: Hub,
     id: number,
     signal: Abortable | null,
-    hear: { hear: (...news: News) => void; fail: (error: unknown) => void },
+    hear: { hear: Hear; fail: (error: unknown) => void },
     onEnd: () => void,
   ) {
     this.#hub = hub;
@@ -116,16 +125,15 @@ class Call implements Receiver {
     return this.#id;
   }
 
-  hearBy(hear: (...news: News) => void, fail: (error: unknown) => void): void {
+  hearBy(hear: Hear, fail: (error: unknown) => void): void {
     this.#hear = hear;
     this.#fail = fail;
   }
 
-  take(...news: News): void {
-    const [kind, , text, body] = news;
+  take(kind: number, status: number, text: string, body: string | Buffer, count: number): void {
     const isOpen = kind === BEGUN || kind === PIECE;
     if (!isOpen) this.#end();
-    if (kind <= TEXT) this.#hear(...news);
+    if (kind <= TEXT) this.#hear(kind, status, text, body, count);
     else this.#fail(new CallError(text, String(body)));
   }
 
@@ -167,7 +175,7 @@ export class CoreCalls implements Calls {
 
   request(request: EngineRequest): Promise<EngineAnswer> {
     return new Promise((resolve, reject) => {
-      const hear = (...[kind, status, text, body, count]: News): void => {
+      const hear: Hear = (kind, status, text, body, count) => {
         const headers = headersIn(text);
         const tokens = count < 0 ? null : count;
         resolve(new CoreAnswer(call, status, headers, String(body), kind === WHOLE, tokens));
@@ -178,7 +186,7 @@ export class CoreCalls implements Calls {
 
   text(request: EngineRequest, most: number): Promise<EngineText> {
     return new Promise((resolve, reject) => {
-      const hear = (...[, statusCode, , body]: News): void => {
+      const hear: Hear = (_kind, statusCode, _text, body) => {
         resolve({ statusCode, text: String(body) });
       };
       const fail = (error: unknown): void => {
@@ -193,7 +201,7 @@ export class CoreCalls implements Calls {
   #start(
     request: EngineRequest,
     most: Most,
-    hear: { hear: (...news: News) => void; fail: (error: unknown) => void },
+    hear: { hear: Hear; fail: (error: unknown) => void },
   ): Call {
     const { method, body: given = null, signal } = request;
     if (signal?.aborted === true) throw signal.reason;
@@ -278,7 +286,7 @@ class CoreAnswer implements EngineAnswer {
         const outcome = error instanceof CallError ? "broken" : "gone";
         resolve({ outcome, isAtBorder: false });
       };
-      call.hearBy((...[, outcome, , , border]) => {
+      call.hearBy((_kind, outcome, _text, _body, border) => {
         resolve({ outcome: OUTCOMES[outcome] ?? "broken", isAtBorder: border === 1 });
       }, fail);
       if (call.isOver) return fail(null);
@@ -310,7 +318,7 @@ class CoreBody extends Readable {
     super();
     this.#call = call;
     call.hearBy(
-      (...[kind, , , piece]) => {
+      (kind, _status, _text, piece) => {
         this.#isAsked = false;
         if (piece.length > 0) this.push(piece);
         if (kind === LAST) this.push(null);

@@ -188,8 +188,10 @@ export class Engine {
   }
 
   #withKey(request: EngineRequest): EngineRequest {
-    const key = Object.entries(this.access.headers).flat();
-    return { ...request, headers: [...(request.headers ?? []), ...key] };
+    const { fields } = this.access;
+    return fields.length === 0
+      ? request
+      : { ...request, headers: [...(request.headers ?? []), ...fields] };
   }
 
   /** Counts a request that is sent now until its first byte. `expectedMs`: predicted time until then; 0: not known. */

@@ -189,7 +189,7 @@ export class Health {
   async #query(path: string, body: string | null = null): Promise<{ code: number; text: string }> {
     const { access } = this.#options.engine;
     const method = body === null ? "GET" : "POST";
-    const headers = Object.entries(access.headers).flat();
+    const headers = [...access.fields];
     if (body !== null) headers.push("content-type", "application/json");
     const late = new Ending();
     const reason = `${path} has no answer after ${GATEWAY_HEALTH_TIMEOUT_MS} ms`;

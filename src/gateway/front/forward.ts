@@ -64,12 +64,10 @@ export interface Exchange {
   onBegun: ((engine: Engine, chunk: Buffer) => void) | undefined;
 }
 
-interface Tried extends Exchange {
+interface Attempt {
+  exchange: Exchange;
   /** null: the client expects no stream. */
   alive: KeepAlive | null;
-}
-
-interface Attempt extends Tried {
   engine: Engine;
   sent: Sent;
   isLast: boolean;
@@ -87,7 +85,7 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
   // The client may have left while its prompt was examined.
   if (response.destroyed) onClose();
   const alive = exchange.isStream ? new KeepAlive(response) : null;
-  const result = await tryEngines({ ...exchange, alive }, to, left);
+  const result = await tryEngines(exchange, alive, to, left);
   alive?.stop();
   response.off("close", onClose);
   if (result === "done") return;
@@ -97,7 +95,8 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
 
 /** Returns "done", or why there is no answer. */
 async function tryEngines(
-  exchange: Tried,
+  exchange: Exchange,
+  alive: KeepAlive | null,
   to: Forwarding,
   signal: Abortable,
 ): Promise<"done" | Refused> {
@@ -110,7 +109,7 @@ async function tryEngines(
     if (typeof engine === "string") return engine === "gone" ? "failed" : engine;
     const sent = choice.send(engine);
     const { isLast } = attempts;
-    const end = await attempt({ ...exchange, engine, sent, isLast }, to, signal);
+    const end = await attempt({ exchange, alive, engine, sent, isLast }, to, signal);
     sent.ended();
     fleet.leave(engine);
     if (end === "served") return "done";
@@ -134,7 +133,7 @@ async function attempt(
   try {
     let answer: EngineAnswer;
     try {
-      answer = await ask(attempted, engine, waiting.signal);
+      answer = await ask(attempted, waiting.signal);
     } catch (error) {
       return await failed(error);
     }
@@ -150,21 +149,13 @@ async function attempt(
   }
 }
 
-function ask(
-  { request, target, body, passage, sent }: Attempt,
-  engine: Engine,
-  signal: Abortable,
-): Promise<EngineAnswer> {
-  return engine.calls.request({
-    method: request.method ?? "GET",
-    path: target,
-    headers: [
-      ...Object.entries(sent.headers).flat(),
-      ...headersToEngine(request, passage, engine.access),
-    ],
-    body: body.bytes,
-    signal,
-  });
+function ask({ exchange, sent, engine }: Attempt, signal: Abortable): Promise<EngineAnswer> {
+  const { request, target, body, passage } = exchange;
+  // Ours come first, because an engine takes the first of two with one name.
+  const headers = Object.entries(sent.headers).flat();
+  for (const text of headersToEngine(request, passage, engine.access)) headers.push(text);
+  const method = request.method ?? "GET";
+  return engine.calls.request({ method, path: target, headers, body: body.bytes, signal });
 }
 
 /** Returns false where the engine broke off before the first byte. */
@@ -174,7 +165,8 @@ async function deliver(
   waiting: Waiting,
   to: Forwarding,
 ): Promise<boolean> {
-  const { response, engine, sent, visit, alive } = attempted;
+  const { exchange, engine, sent, alive } = attempted;
+  const { response, visit } = exchange;
   const { statusCode } = answer;
   const reading = readable(answer, visit !== null || response.headersSent);
   const { headers, bodyOf, isEvents } = reading;
@@ -205,9 +197,10 @@ const isPassedOn = (
 async function convey(
   answer: EngineAnswer,
   { bodyOf, isEvents, isRaw }: Reading,
-  { request, response, target, engine, visit, onBegun }: Attempt,
+  { exchange, engine }: Attempt,
   begin: () => void,
 ): Promise<{ outcome: Outcome; tokens: number | null }> {
+  const { request, response, target, visit, onBegun } = exchange;
   const onFirst = answer.statusCode === 200 ? onBegun : undefined;
   const hear = (chunk: Buffer): void => {
     visit?.meter.pass(chunk);
@@ -235,7 +228,7 @@ async function convey(
 
 /** Counts an answer's first byte. */
 function begun(
-  { alive, body, choice, sent, engine, arrivedMs }: Attempt,
+  { exchange: { body, choice, arrivedMs }, alive, sent, engine }: Attempt,
   code: number,
   isEvents: boolean,
   { figures }: Forwarding,
@@ -249,14 +242,12 @@ function begun(
 }
 
 function headOf(
-  { hasEngine, engine, sent }: Attempt,
+  { exchange: { hasEngine }, engine, sent }: Attempt,
   headers: Plain["headers"],
 ): OutgoingHttpHeaders {
-  return {
-    ...headersToClient(headers),
-    ...(hasEngine ? { "x-gateway-destination-endpoint-served": engine.name } : {}),
-    ...sent.receipt,
-  };
+  const head: OutgoingHttpHeaders = headersToClient(headers);
+  if (hasEngine) head["x-gateway-destination-endpoint-served"] = engine.name;
+  return Object.assign(head, sent.receipt);
 }
 
 interface Reading {
@@ -293,7 +284,7 @@ function count(outcome: Outcome, engine: Engine, { fleet, figures }: Forwarding)
 async function asEvent(
   body: Readable,
   code: number,
-  { response, target }: Attempt,
+  { exchange: { response, target } }: Attempt,
   begin: () => void,
 ): Promise<boolean> {
   let text: string | null;

@@ -86,7 +86,7 @@ export function headersToEngine(
       passed.push(raw[at] ?? "", raw[at + 1] ?? "");
   }
   if (passage.isMetered) passed.push("accept-encoding", "identity");
-  if (passage.own.length > 0) passed.push(...Object.entries(access.headers).flat());
+  if (passage.own.length > 0) passed.push(...access.fields);
   return passed;
 }
 

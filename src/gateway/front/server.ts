@@ -123,17 +123,19 @@ async function serve(
   asked: Omit<Arrived, "visit">,
   options: FrontOptions,
 ): Promise<void> {
-  const { holder, path } = asked;
+  const { holder, path, arrivedMs } = asked;
   const isForEngine = isPassed(path, holder) || (path === GENERATE && options.registry !== null);
   const visit = isForEngine ? enter(holder) : null;
   if (visit !== null && !(visit instanceof Visit)) return refuseLimited(response, visit, options);
   if (visit !== null) {
     response.once("close", () => visit.leave(response.headersSent ? response.statusCode : null));
   }
-  const tenant = tenantOf(holder);
-  if (await answerSequence(request, response, path, { ...options, tenant, visit })) return;
+  if (options.registry !== null) {
+    const tenant = tenantOf(holder);
+    if (await answerSequence(request, response, path, { ...options, tenant, visit })) return;
+  }
   if (!isForEngine) return refuseCounted(response, "no_path", options);
-  await take(request, response, { ...asked, visit }, options);
+  await take(request, response, { holder, path, arrivedMs, visit }, options);
 }
 
 /** Takes a request that an engine has to answer. */
@@ -147,7 +149,7 @@ async function take(
   if (body === "gone") return options.figures.gone();
   if (typeof body === "string") return refuseCounted(response, body, options);
   try {
-    const exchange = await exchangeOf(request, response, { ...arrived, body }, options);
+    const exchange = await exchangeOf(request, response, arrived, body, options);
     if (exchange !== null) await forward(exchange, options);
   } finally {
     body.release();
@@ -169,7 +171,8 @@ interface Arrived {
 async function exchangeOf(
   request: IncomingMessage,
   response: ServerResponse,
-  { body, holder, visit, path, arrivedMs }: Arrived & { body: Held },
+  { holder, visit, path, arrivedMs }: Arrived,
+  body: Held,
   options: FrontOptions,
 ): Promise<Exchange | null> {
   const reading = readingOf(body.bytes, path, request.headers, holder, options.keeps);

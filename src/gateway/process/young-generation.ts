@@ -10,14 +10,17 @@ export function youngBytes(): number {
 }
 
 /**
- * Ends its growth once it has GATEWAY_YOUNG_BYTES. V8 reads this flag whenever it would grow; its own bound,
- * `--max-semi-space-size`, counts only on the command line.
+ * Ends its growth while it has GATEWAY_YOUNG_BYTES. V8 reads this flag whenever it would grow; its own bound,
+ * `--max-semi-space-size`, counts only on the command line. V8 makes that memory small in quiet times, and it must grow
+ * again after them: collections would come eight times as often, and call old what lives as long as one request.
  */
 export function boundYoungGeneration(): void {
+  let isGrowing = true;
   const observer = new PerformanceObserver(() => {
-    if (youngBytes() < GATEWAY_YOUNG_BYTES) return;
-    setFlagsFromString("--semi-space-growth-factor=1");
-    observer.disconnect();
+    const mayGrow = youngBytes() < GATEWAY_YOUNG_BYTES;
+    if (mayGrow === isGrowing) return;
+    isGrowing = mayGrow;
+    setFlagsFromString(`--semi-space-growth-factor=${mayGrow ? 2 : 1}`);
   });
   observer.observe({ entryTypes: ["gc"] });
 }

@@ -164,8 +164,9 @@ export class Router {
   #aheadOf(known: Known, model: string | null): Ahead | null {
     const { fleet, index, prefillTokens, roster } = this.#options;
     if (model === null || known.isComputed || known.tokens < prefillTokens) return null;
+    const behind = this.#behind();
     const sooner = soonest(
-      (engine) => this.#costMs(engine, known),
+      (engine) => this.#costMs(engine, known, behind),
       () => 0,
     );
     const [first] = sooner(fleet.able(model));
@@ -211,7 +212,9 @@ export class Router {
   }
 
   #ttftOf(engine: Engine): TtftModel {
-    const ttft = this.#models.get(engine) ?? new TtftModel(this.#usual);
+    const known = this.#models.get(engine);
+    if (known !== undefined) return known;
+    const ttft = new TtftModel(this.#usual);
     this.#models.set(engine, ttft);
     return ttft;
   }
@@ -229,25 +232,31 @@ export class Router {
         return known.tokens === 0
           ? leastLoad
           : prefixWeighted((engine) => spanAt(known, engine).held / known.tokens);
-      case "earliest-token":
+      case "earliest-token": {
+        const behind = this.#behind();
         return soonest(
-          (engine) => this.#costMs(engine, known),
+          (engine) => this.#costMs(engine, known, behind),
           (engine) => spanAt(known, engine).held,
         );
+      }
       default:
         return preset satisfies never;
     }
+  }
+
+  /** Prompts that wait now at an engine, on average. */
+  #behind(): number {
+    const { engines } = this.#options.fleet;
+    let prompts = 0;
+    for (const each of engines) prompts += this.#ttftOf(each).prompts;
+    return prompts / Math.max(1, engines.length);
   }
 
   /**
    * Cost of sending the prompt there: its own time to the first token plus the delay of prompts behind it, as many as wait
    * now on average. A busy fleet so saves work, where each request alone would flee to the shortest queue.
    */
-  #costMs(engine: Engine, known: Known): number {
-    const { engines } = this.#options.fleet;
-    let prompts = 0;
-    for (const each of engines) prompts += this.#ttftOf(each).prompts;
-    const behind = prompts / Math.max(1, engines.length);
+  #costMs(engine: Engine, known: Known, behind: number): number {
     const ttft = this.#ttftOf(engine);
     const span = spanAt(known, engine);
     return costOf(ttft.partsOf(span, behind), behind) + this.#copyMs(engine, known);
@@ -258,10 +267,11 @@ export class Router {
     let most = 0;
     for (const { held } of spans.values()) most = Math.max(most, held);
     const { held = 0 } = spans.get(engine) ?? {};
+    if (held >= most) return 0;
     const { index, roster } = this.#options;
     const all = roster.membersOf(engine).map(({ holder }) => index.pressure(holder));
     const pressure = Math.max(0, ...all);
-    return held < most && pressure > 0 ? pressure * this.#ttftOf(engine).computeMs(held, most) : 0;
+    return pressure > 0 ? pressure * this.#ttftOf(engine).computeMs(held, most) : 0;
   }
 
   #send(engine: Engine, known: Known, about: About, turn: Turn): Sent {

@@ -157,14 +157,15 @@ function completionOf(fields: Fields, common: Common): Prompt | null {
 
 function chatOf(fields: Fields, common: Common): Prompt | null {
   const { messages } = fields;
-  const isHarmless = Object.entries(fields).every(
-    ([name, value]) => HARMLESS.has(name) || value === null,
+  const isHarmless = Object.keys(fields).every(
+    (name) => HARMLESS.has(name) || fields[name] === null,
   );
   if (!isHarmless || forwardedIn(fields) !== null || !isPlain(messages)) {
     return renderedAt(CHAT, fields, common);
   }
-  const given = CHAT_FIELDS.map((name) => [name, fields[name]]);
-  const body = JSON.stringify({ model: common.model, ...Object.fromEntries(given) });
+  const asked: Record<string, unknown> = { model: common.model };
+  for (const name of CHAT_FIELDS) if (name in fields) asked[name] = fields[name];
+  const body = JSON.stringify(asked);
   return {
     ...common,
     tokens: null,

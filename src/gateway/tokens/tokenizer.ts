@@ -1,5 +1,5 @@
 // Owns finding a prompt's token ids: given, remembered, made here, or asked of an engine, within a time limit.
-import { createHash } from "node:crypto";
+import { hash } from "node:crypto";
 import { GATEWAY_TOKENIZE_CHARS_MIN, GATEWAY_TOKENS_KEPT_MAX } from "../../base/limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Tokens } from "../index/index-of-blocks.ts";
@@ -34,11 +34,7 @@ export class Tokenizer {
     const { question, salt } = prompt;
     if (question === null || question.body.length < GATEWAY_TOKENIZE_CHARS_MIN) return null;
     // With the salt, because a quick answer would tell one tenant what another has asked.
-    const key = createHash("sha256")
-      .update(`${question.path}\0`)
-      .update(question.body)
-      .update(`\0${salt ?? ""}`)
-      .digest("base64");
+    const key = hash("sha256", `${question.path}\0${question.body}\0${salt ?? ""}`, "base64");
     const known = this.#kept.get(key);
     if (known !== undefined) {
       this.#kept.delete(key);
