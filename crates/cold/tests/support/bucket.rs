@@ -179,10 +179,8 @@ fn listed(bucket: &str, query: &str, state: &State) -> Vec<u8> {
     let next = next
         .map(|key| format!("<NextContinuationToken>{key}</NextContinuationToken>"))
         .unwrap_or_default();
-    let contents: String = page
-        .iter()
-        .map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>"))
-        .collect();
+    let content = |key: &&&str| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>");
+    let contents = page.iter().map(content).collect::<Vec<_>>().concat();
     let is_cut = !next.is_empty();
     let space = "http://s3.amazonaws.com/doc/2006-03-01/";
     format!("<ListBucketResult xmlns=\"{space}\"><IsTruncated>{is_cut}</IsTruncated>{next}{contents}</ListBucketResult>")

@@ -83,8 +83,8 @@ impl Bucket {
             request.config().timeout_global(Some(within)).build().call()
         })?)?;
         let page = ListObjectsV2::parse_response(&text).map_err(io::Error::other)?;
-        let named = |key: String| key.strip_prefix(&self.prefix).map(str::to_owned);
-        let names = page.contents.into_iter().filter_map(|object| named(object.key)).collect();
+        let relative = |key: String| key.strip_prefix(&self.prefix).map(str::to_owned);
+        let names = page.contents.into_iter().filter_map(|object| relative(object.key)).collect();
         Ok((names, page.next_continuation_token))
     }
 
