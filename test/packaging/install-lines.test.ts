@@ -169,7 +169,7 @@ kill %1; wait %1`,
     "an engine's machine: the connector and the program are in the environment",
     () => {
       const lines = linesOf("An engine's machine");
-      const text = check(`mkdir release; ln -s ../*.whl release/
+      const text = check(`mkdir release; ln -s "$PWD"/*.whl release/
 python3 -m venv engine; . engine/bin/activate
 ${lines}
 python -c "import tierkv; print(tierkv.__file__)"; tierkv version`);
