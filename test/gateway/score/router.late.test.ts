@@ -79,10 +79,10 @@ async function gatewayOf(
   return scene;
 }
 
-const ask = (url: string, prompt: string): Promise<Answer> =>
+const ask = (url: string, prompt: string, headers: Record<string, string> = {}): Promise<Answer> =>
   call(url, "/v1/completions", {
     body: JSON.stringify({ model: "m", prompt, stream: true }),
-    headers: { "content-type": "application/json" },
+    headers: { "content-type": "application/json", ...headers },
   });
 
 /** Each conversation's next turn, all at once, behind the system prompt that it shares with others. */
@@ -207,6 +207,9 @@ test("each data-parallel rank is heard at its own port, and a prompt goes to the
     expect(hit).toBeGreaterThan(700);
     expect(engine.asked.at(-1)!.headers["x-data-parallel-rank"]).toBe(String(rank));
   }
+  // Engines take the first of two headers with one name.
+  await ask(url, `${texts[1]!}and more`, { "x-data-parallel-rank": "0" });
+  expect(engine.asked.at(-1)!.headers["x-data-parallel-rank"]).toBe("1, 0");
   const isLive = async (): Promise<number | undefined> =>
     (await figure(url, "tierkv_gateway_events_live"))[0];
   expect(await isLive()).toBe(1);
