@@ -24,7 +24,6 @@ const IS_LENT: bool = false;
 mod bounds;
 mod deferred;
 mod failpoints;
-mod far;
 mod frames;
 mod peers;
 #[cfg(target_os = "linux")]

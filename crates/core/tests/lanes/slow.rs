@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tierkv_core::archive::{self, Archive, Fill};
 use tierkv_core::disk::{ArchiveOptions, Disk, DiskOptions, Durability};
@@ -325,4 +325,36 @@ fn f14_what_waits_for_a_thread_is_missing_once_the_archive_is_known_to_hang() {
     let last = wires.last_mut().unwrap();
     fetch(last, 3, numbers(full));
     assert_eq!(items(last, 3, ARCHIVE_READS_AHEAD, Kind::Chunk), whole, "the threads are back");
+}
+
+/// Receives a chunk that waited for the archive, between `least` and `most`; returns its item.
+fn waited(wire: &mut Wire, least: Duration, most: Instant) -> u32 {
+    let (frame, _) = wire.next().unwrap();
+    assert_eq!(frame.kind, Kind::Waited);
+    let waited = Duration::from_micros(frame.offset);
+    assert!(!waited.is_zero() && waited >= least && waited <= most.elapsed(), "{waited:?}");
+    let (frame, _) = wire.next().unwrap();
+    assert_eq!(frame.kind, Kind::Chunk);
+    frame.item
+}
+
+#[test]
+fn a_vault_reports_how_long_its_archive_was_waited_for() {
+    let far = Far::open(2, RECORD);
+    let mut wire = client_by_hand(&far.vault);
+    let begun = Instant::now();
+    fetch(&mut wire, 1, [0]);
+    assert_eq!(waited(&mut wire, Duration::ZERO, begun), 0);
+    // The second time it lies in memory, and waits for no record of the archive.
+    far.gate.hold(true);
+    let begun = Instant::now();
+    fetch(&mut wire, 2, [1, 0]);
+    let (frame, _) = wire.next().unwrap();
+    assert_eq!((frame.kind, frame.item), (Kind::Chunk, 1));
+    until(|| far.gate.waiting() == 1);
+    let held = Instant::now();
+    std::thread::sleep(Duration::from_millis(5));
+    let held = held.elapsed();
+    far.gate.hold(false);
+    assert_eq!(waited(&mut wire, held, begun), 0);
 }
