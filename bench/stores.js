@@ -42,7 +42,7 @@ export async function run({ isQuick, say }) {
   const places = {};
   const figures = [];
   try {
-    const address = await stand.vault(1024 * MIB);
+    const address = await stand.vault(4096 * MIB);
     places.vault = new VaultClient({ address, name: "kv", logger });
     const options = { address: `valkey://127.0.0.1:${server.port}`, settings: { class: 1 } };
     places.valkey = new ColdStore({ ...options, name: "kv", logger });
@@ -236,7 +236,8 @@ const START_PAUSE_MS = 50;
 async function startValkey(dir) {
   const port = await freePort();
   const program = process.env.TIERKV_TEST_VALKEY ?? "valkey-server";
-  const memory = ["--maxmemory", "2gb", "--maxmemory-policy", "allkeys-lfu", "--save", ""];
+  // All rounds fit: a full store would evict what a round has just saved.
+  const memory = ["--maxmemory", "8gb", "--maxmemory-policy", "allkeys-lfu", "--save", ""];
   const where = ["--port", String(port), "--bind", "127.0.0.1", "--dir", dir];
   const child = spawn(program, [...where, ...memory], { stdio: "ignore" });
   const failed = new Promise((_resolve, reject) => {
