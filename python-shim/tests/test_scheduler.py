@@ -6,6 +6,7 @@ import pytest
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.api import compat
 from tierkv.connectors.vllm.api.metadata import StepReceipts
+from tierkv.connectors.vllm.naming.naming import OTHER_FIDELITY
 from tierkv.connectors.vllm.requests.plans import Plan
 
 from .support.engine import Request, step_output
@@ -324,6 +325,11 @@ def test_an_engine_that_may_hold_lossy_blocks_stays_with_their_fidelity(
         FakeSidecar(socket_path, fidelity=before) as sidecar,
         Bench(socket_path, sidecar) as bench,
     ):
+
+        def refusals() -> list[str]:
+            frames = [frame for frame in sidecar.frames if "naming" in frame]
+            return [frame["naming"]["refused"] for frame in frames]
+
         bench.new(Request("old", 41))
         bench.prefetch()
         sidecar.fidelity = after
@@ -337,9 +343,16 @@ def test_an_engine_that_may_hold_lossy_blocks_stays_with_their_fidelity(
             assert bench.ask(request) == NOTHING
             assert bench.shim.counters.take_changes()["fidelity_changed"] >= 1
             bench.step({"new": 41}, new=list(range(1, 12)))
+            wait_until(lambda: refusals()[-1:] == [OTHER_FIDELITY], "the refusal is reported")
+            assert bench.shim.counters.get("names_refused") == 1
+            sidecar.fidelity = before
+            sidecar.drop_connections()
+            wait_until(lambda: refusals()[-1:] == [""], "the sidecar with the earlier form")
+            return
+        assert not any(refusals())
         names = [frame["namespace"] for frame in sidecar.frames if frame["t"] == "namespace"]
-        assert len(names) == (2 if named else 1)
-        assert len(set(names)) == (1 if before == after or not named else 2)
+        assert len(names) == 2
+        assert len(set(names)) == (1 if before == after else 2)
 
 
 def test_saves_ride_in_the_step_that_fills_a_block_unless_held(bench: Bench) -> None:

@@ -238,7 +238,8 @@ export function folders(countMax: number, bytesMax: number): Kind<ReadonlyMap<st
     const [, name = "", folder = ""] = /^([^=]{1,256})=(.+)$/.exec(text) ?? [];
     if (name === "") return badValue(`${text} is no NAME=/FOLDER`, fix);
     const parsed = folderAt.parse(folder, key);
-    return "problem" in parsed ? parsed : { value: [name, parsed.value] };
+    if (!("problem" in parsed)) return { value: [name, parsed.value] };
+    return badValue(`${text} has no absolute path of at most ${bytesMax} bytes`, fix);
   });
 }
 

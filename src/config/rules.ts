@@ -1,5 +1,6 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
+import { resolve } from "node:path";
 import {
   isLocal,
   isNames,
@@ -20,6 +21,16 @@ export interface Breach {
 }
 
 type Rule = (config: Config) => Breach | null;
+
+/** Hosts that stand for every address of a machine. */
+const LISTEN_ONLY: ReadonlySet<string> = new Set(["0.0.0.0", "::"]);
+const FILE_URL = "file://";
+
+/** Whether two folders are one, or one lies in the other. */
+function overlap(one: string, other: string): boolean {
+  const [a, b] = [`${resolve(one)}/`, `${resolve(other)}/`];
+  return a.startsWith(b) || b.startsWith(a);
+}
 
 const EXACT_CODECS: ReadonlySet<string> = new Set(["raw", "lossless"]);
 
@@ -131,6 +142,24 @@ const statesNeedNoRuns: Rule = ({ cluster: { ssmCold } }) => {
   };
 };
 
+/** Addresses that a program dials are those of a machine. */
+const dialledAreMachines: Rule = ({ cluster: { kvCold, ssmCold }, gateway: { engines } }) => {
+  for (const [section, name, all] of [
+    ["cluster", "kv_cold", kvCold],
+    ["cluster", "ssm_cold", ssmCold],
+    ["gateway", "engines", engines],
+  ] as const) {
+    const any = all.find(({ host }) => LISTEN_ONLY.has(host));
+    if (any === undefined) continue;
+    return {
+      path: [section, name],
+      reason: `a server may listen on ${any.host}, and nobody can dial it`,
+      fix: `write the server's own address, or 127.0.0.1:${any.port} for this machine`,
+    };
+  }
+  return null;
+};
+
 const sharedIsOne =
   (name: "kvCold" | "ssmCold"): Rule =>
   ({ cluster }) => {
@@ -186,6 +215,13 @@ const RULES: Readonly<Record<string, Rule>> = {
         path: ["vault", "archive"],
         reason: "there is no data_dir, and what goes to the archive are its files",
         fix: 'write data_dir = "/var/lib/tierkv", or remove archive',
+      };
+    }
+    if (archive.startsWith(FILE_URL) && overlap(archive.slice(FILE_URL.length), dataDir)) {
+      return {
+        path: ["vault", "archive"],
+        reason: `it is the folder of data_dir, or one lies in the other, so both are lost together`,
+        fix: "write a folder on another disk",
       };
     }
     if (archiveBytes === null || archiveBytes >= (diskBytes ?? 0)) return null;
@@ -325,7 +361,8 @@ const RULES: Readonly<Record<string, Rule>> = {
     };
   },
   pageApartFromMetrics: ({ sidecar: { pageListen, metricsListen } }) => {
-    if (pageListen === null || pageListen.text !== metricsListen?.text) return null;
+    if (pageListen === null || pageListen.port === 0) return null;
+    if (pageListen.text !== metricsListen?.text) return null;
     return {
       path: ["sidecar", "page_listen"],
       reason: "metrics_listen has that port already",
@@ -350,6 +387,7 @@ const RULES: Readonly<Record<string, Rule>> = {
       fix: `remove insecure_lan, or remove ${name}`,
     };
   },
+  dialledAreMachines,
   storesAreNear,
   storeHasItsKey,
   storeKnowsWho,

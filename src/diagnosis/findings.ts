@@ -79,15 +79,14 @@ function arenaUnmapped({ arena }: Engine, engine: string): Finding[] {
   });
 }
 
-/** An engine without a namespace, whose blocks could be mistaken for another model's. A naming in progress is a note. */
+/** An engine without a namespace, whose blocks could be mistaken for other blocks. A naming in progress is a note. */
 function unnamed({ naming }: Engine, engine: string): Finding[] {
   if (naming.distrusted) {
     const what = `${engine} restores and saves nothing, because what is stored is not what it computes`;
     return [problem("quarantined", `${what}: ${naming.refused}`)];
   }
   if (naming.refused !== "") {
-    const what = `${engine} saves and restores nothing: its model cannot be identified`;
-    return [problem("unnamed", `${what}: ${naming.refused}`)];
+    return [problem("unnamed", `${engine} saves and restores nothing: ${naming.refused}`)];
   }
   if (naming.percent === 100) return [];
   const what = `${engine} is hashing its model's weights, and saves and restores nothing until it is done`;

@@ -101,6 +101,27 @@ testRefusals({
     "less than disk_bytes = 2000000000",
     "write archive_bytes = 2000000000 or more",
   ),
+  "an archive in the folder that it is to outlive": bad(
+    '[vault]\ndata_dir = "/d"\narchive = "file:///d/archive/"',
+    3,
+    "CONFIG_CONFLICT",
+    "both are lost together",
+    "write a folder on another disk",
+  ),
+  "an address that nobody can dial": bad(
+    '[cluster]\nkv_cold = "0.0.0.0:50051"',
+    2,
+    "CONFIG_CONFLICT",
+    "a server may listen on 0.0.0.0",
+    "127.0.0.1:50051 for this machine",
+  ),
+  "a tokenizer's folder that is no absolute path": bad(
+    '[gateway]\ntokenizers = ["m=models/m"]',
+    2,
+    "CONFIG_BAD_VALUE",
+    "m=models/m has no absolute path",
+    'write a list such as ["MODEL=/models/its-folder"]',
+  ),
   "an exact codec where fewer bytes are asked for": bad(
     'turbo_quant = true\n[codec]\nkv = "lossless"',
     3,

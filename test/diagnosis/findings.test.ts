@@ -86,7 +86,7 @@ test.each(["status", "doctor"])(
     const refused = await runInside([command, "--config", path]);
     expect(refused.exitCode).toBe(1);
     expect(refused.stdout).toMatch(
-      /^PROBLEM: engine .* its model cannot be identified: VllmConfig\.additional_config: a thing/,
+      /^PROBLEM: engine .* saves and restores nothing: VllmConfig\.additional_config: a thing/,
     );
     tell(100, "");
     await vi.waitFor(async () => expect(findings(await look())).toEqual([]), SOON);

@@ -1,5 +1,5 @@
 // Owns the folder checks of `tierkv config check`: whether each named folder exists or could be made, and is usable.
-import { accessSync, constants } from "node:fs";
+import { accessSync, constants, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { isThere } from "../../base/directory.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
@@ -15,6 +15,8 @@ interface Use {
   readonly rights: number;
   /** Whether it may be absent, because its program makes it. */
   readonly isMade: boolean;
+  /** Whether its program refuses a folder of another user, or that others may write. */
+  readonly isOwn?: boolean;
 }
 
 const READABLE = constants.R_OK | constants.X_OK;
@@ -23,6 +25,9 @@ const READ: Use = { verb: "read", past: "read", rights: READABLE, isMade: false 
 const JOINED: Use = { ...READ, isMade: true };
 const WRITABLE = READABLE | constants.W_OK;
 const WRITTEN: Use = { verb: "write", past: "written", rights: WRITABLE, isMade: true };
+/** As the core takes it for a vault's disk and archive. */
+const OWNED: Use = { ...WRITTEN, isOwn: true };
+const FOREIGN_WRITE = constants.S_IWGRP | constants.S_IWOTH;
 const FILE_URL = "file://";
 
 export interface NamedFolder {
@@ -60,7 +65,10 @@ export function namedFolders(config: Config, env: Environment): Folders {
         key,
         value: JSON.stringify(named.value),
         reason: `it cannot be ${use.past}: ${toTierkvError(caught).message}`,
-        fix: `name a folder that this user may ${use.verb}, or make it one`,
+        fix:
+          caught instanceof ForeignFolder
+            ? caught.fix
+            : `name a folder that this user may ${use.verb}, or make it one`,
       });
       found.problems.push({ key, error });
     }
@@ -68,11 +76,38 @@ export function namedFolders(config: Config, env: Environment): Folders {
   return found;
 }
 
-/** Throws the system's error for an unusable folder. */
+class ForeignFolder extends Error {
+  readonly fix: string;
+
+  constructor(reason: string, fix: string) {
+    super(reason);
+    this.fix = fix;
+  }
+}
+
+/** Throws the system's error for an unusable folder, ForeignFolder for one that is not this user's alone. */
 function stateOf({ folder, use }: Named): NamedFolder["state"] {
-  if (use.isMade) return isThere(folder, use.rights) ? "there" : "to be made";
-  accessSync(`${folder}/.`, use.rights);
+  if (!use.isMade) accessSync(`${folder}/.`, use.rights);
+  else if (!isThere(folder, use.rights)) return "to be made";
+  if (use.isOwn === true) checkOwn(folder);
   return "there";
+}
+
+function checkOwn(folder: string): void {
+  const { mode, uid } = statSync(folder);
+  const user = process.geteuid?.();
+  if (uid !== user) {
+    throw new ForeignFolder(
+      `it belongs to user ${uid}, this is user ${user}`,
+      "name another folder",
+    );
+  }
+  if ((mode & FOREIGN_WRITE) === 0) return;
+  const bits = (mode & 0o7777).toString(8);
+  throw new ForeignFolder(
+    `it has mode ${bits}, so others may write there`,
+    `run \`chmod 700 ${folder}\``,
+  );
 }
 
 function foldersOf({ cluster, vault, sidecar, gateway, receipts }: Config): Named[] {
@@ -83,8 +118,8 @@ function foldersOf({ cluster, vault, sidecar, gateway, receipts }: Config): Name
   const url = archive?.startsWith(FILE_URL) === true ? archive : null;
   return [
     { ...written("cluster", "credentials", cluster.credentials), use: JOINED },
-    written("vault", "data_dir", dataDir),
-    written("vault", "archive", url, url?.slice(FILE_URL.length)),
+    { ...written("vault", "data_dir", dataDir), use: OWNED },
+    { ...written("vault", "archive", url, url?.slice(FILE_URL.length)), use: OWNED },
     written("vault", "state_dir", stateDir),
     written("vault", "audit_log", auditLog, dirname(auditLog ?? "")),
     written("sidecar", "arena_dir", sidecar.arenaDir),

@@ -12,7 +12,7 @@ const UNASKED_TEXTS = {
   producer: "its engine computes prompts for others (kv_role = kv_producer) and restores none",
   not_reading: "the request asks that no prefix cache is read",
   unnamed:
-    "the engine is still hashing its model's weights, and nothing is looked up before that ends",
+    "the engine's blocks have no name yet: it is hashing its model's weights, or `tierkv status` shows why it stores nothing",
   too_many: "more requests are under way than the shim keeps count of",
 } as const;
 

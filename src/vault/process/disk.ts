@@ -34,7 +34,11 @@ function checkDiskBytes({ diskBytes }: VaultConfig, dataDir: string): void {
   const most = blocks * bsize;
   if (diskBytes <= most) return;
   const reason = `[vault] disk_bytes = ${diskBytes}, but the disk of ${dataDir} has ${most} bytes`;
-  const fix = `write disk_bytes = ${Math.floor(most * DISK_FREE_SHARE)} or less, or leave it out`;
+  const usable = Math.floor(most * DISK_FREE_SHARE);
+  const fix =
+    usable < DISK_BYTES_MIN
+      ? `name a folder on a disk of at least ${Math.ceil(DISK_BYTES_MIN / DISK_FREE_SHARE)} bytes`
+      : `write disk_bytes = ${usable} or less, or leave it out`;
   throw new TierkvError("DISK_FAILED", { reason: `${reason}; ${fix}` });
 }
 

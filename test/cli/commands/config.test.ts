@@ -200,7 +200,7 @@ test("each folder that cannot be used is named with its key, its value and what 
         listen: "127.0.0.1:0",
         state_dir: file,
         data_dir: below,
-        archive: `file://${below}`,
+        archive: `file://${below}-too`,
         audit_log: join(file, "audit.jsonl"),
       },
       sidecar: { arena_dir: file },
@@ -218,7 +218,7 @@ test("each folder that cannot be used is named with its key, its value and what 
   expect(found).toEqual([
     why("[cluster] credentials", file, "read", "ENOTDIR", "read"),
     why("[vault] data_dir", below, "written", "ENOTDIR", "write"),
-    why("[vault] archive", `file://${below}`, "written", "ENOTDIR", "write"),
+    why("[vault] archive", `file://${below}-too`, "written", "ENOTDIR", "write"),
     why("[vault] state_dir", file, "written", "ENOTDIR", "write"),
     why("[vault] audit_log", join(file, "audit.jsonl"), "written", "ENOTDIR", "write"),
     why("[sidecar] arena_dir", file, "written", "ENOTDIR", "write"),
@@ -237,6 +237,35 @@ test("a socket's folder that others may enter is refused as at a start", async (
   const found = await on.check(tomlOf({ sidecar: { socket: join(folder, "s.sock") } }));
   expect(found.problems).toMatchObject([
     { key: "[sidecar] socket", message: expect.stringContaining(`chmod 700 ${folder}`) as string },
+  ]);
+});
+
+test("a vault's folder that others may write is refused as at a start", async () => {
+  const on = new Setting();
+  const open = (name: string): string => {
+    const folder = join(on.dir, name);
+    mkdirSync(folder);
+    chmodSync(folder, 0o777);
+    return folder;
+  };
+  const [data, archive] = [open("data"), open("archive")];
+  const found = await on.check(
+    tomlOf({
+      cluster: { role: "kv_cold" },
+      vault: { listen: "127.0.0.1:0", data_dir: data, archive: `file://${archive}` },
+    }),
+  );
+  expect([found.ok, found.problems]).toMatchObject([
+    false,
+    [
+      ["data_dir", data],
+      ["archive", archive],
+    ].map(([name, folder]) => ({
+      key: `[vault] ${name}`,
+      message: expect.stringContaining(
+        `it has mode 777, so others may write there; run \`chmod 700 ${folder}\``,
+      ) as string,
+    })),
   ]);
 });
 

@@ -17,6 +17,12 @@ log = logging.getLogger("tierkv.shim")
 #: The report that a sidecar assumes before the first one.
 _UNTOLD: Frame = {"naming": {"percent": 0, "refused": ""}}
 
+#: Shown by `tierkv status` and logged. What the engine computed from rounded blocks lies in its own cache.
+OTHER_FIDELITY = (
+    "the engine holds blocks that were rounded, and its sidecar now stores blocks in another form;"
+    " restart the engine, or the sidecar with its earlier [turbo_quant] and [codec]"
+)
+
 
 class Naming:
     """`parts`: the namespace's ingredients that are known at start; the rest comes later.
@@ -49,6 +55,7 @@ class Naming:
         self._otherwise = 0  # the fidelity of weights that no certificate is about
         self._asked = 0  # the connection that the fidelity was asked on
         self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
+        self._complained = ""  # the refusal that was logged last
         #: Why records under this name are distrusted; empty if they are not.
         self.verdict = ""
         #: 32 bytes; empty until this engine has named itself.
@@ -156,18 +163,16 @@ class Naming:
 
     def report(self) -> Frame:
         """Give the progress of naming, for `tierkv status`, if it is new; from the helper thread."""
-        self._complain()
+        refused = self._complain()
         percent = 100 if self._are_parts_known else self._weights.percent
-        now: Frame = {
-            "naming": {"percent": percent, "refused": self.refused[: limits.REFUSAL_TEXT_MAX]}
-        }
+        now: Frame = {"naming": {"percent": percent, "refused": refused[: limits.REFUSAL_TEXT_MAX]}}
         if self.verdict:
             now["naming"]["distrusted"] = 1
         if now == self._told:
             return {}
         is_due = time.monotonic() - self._logged_at > limits.NAMING_LOG_EVERY_S
         is_news = percent not in (self._logged_percent, 100)
-        if not self.refused and is_news and is_due:
+        if not refused and is_news and is_due:
             self._logged_at, self._logged_percent = time.monotonic(), percent
             log.info("tierKV: hashing model weights: %d %%", percent)
         self._told = now
@@ -176,10 +181,21 @@ class Naming:
     def close(self) -> None:
         self._weights.close()
 
-    def _complain(self) -> None:
-        if self.refused and not self._counters.get("names_refused"):
+    @property
+    def _estranged(self) -> str:
+        """Say that blocks of this engine were rounded otherwise than its present sidecar stores them; empty: they were not."""
+        if self._fidelity is None or self._lossy_past in (0, self._fidelity):
+            return ""
+        return OTHER_FIDELITY
+
+    def _complain(self) -> str:
+        """Give why there is no name, and log a reason that is new."""
+        refused = self.refused or self._estranged
+        if refused and refused != self._complained:
+            self._complained = refused
             self._counters.add("names_refused")
-            log.warning("tierKV: nothing is kept or restored: %s", self.refused)
+            log.warning("tierKV: nothing is kept or restored: %s", refused)
+        return refused
 
     def name(self, connection: int, send: Callable[[Frame], bool]) -> bool:
         """Send the name once on connection number `connection`; False while it is not complete."""
@@ -207,7 +223,7 @@ class Naming:
         fidelity = self._fidelity
         if root is None or fidelity is None or self._resolved is None or not self.is_complete:
             return None
-        if self._lossy_past not in (0, fidelity):
+        if self._estranged:
             # Restored blocks, and all computed from them, would pass for blocks of another fidelity.
             self._counters.add("fidelity_changed")
             return None
