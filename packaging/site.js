@@ -1,4 +1,4 @@
-// Owns `npm run site`: README and docs/ as static pages with a search, by MkDocs, in release/site.
+// Owns `npm run site`: README and docs/ as static pages with a search, by MkDocs, in site/.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { at } from "../.ci/lib/paths.js";
@@ -12,4 +12,4 @@ const quiet = ["--quiet", "--disable-pip-version-check"];
 call(join(bin, "pip"), ["install", ...quiet, "-r", join(folder, "requirements.txt")]);
 // Strict: a link that leads nowhere is an error.
 call(join(bin, "mkdocs"), ["build", "--strict", "--quiet", "-f", join(folder, "mkdocs.yml")]);
-process.stdout.write(`${at("release", "site", "index.html")}\n`);
+process.stdout.write(`${at("site", "index.html")}\n`);

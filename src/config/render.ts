@@ -46,7 +46,7 @@ the defaults hold, and the log says so.
 
 An unknown key, a wrong type, an address without a port, a number out of range or two keys that contradict each other
 end the start with exit code 2 and a line that names file, line, key, value and what to write instead. \`tierkv config check\`
-shows all of them at once. \`tierkv.toml.example\` is a file to start from.`;
+shows all wrong values at once, and contradictions once all values are right. \`tierkv.toml.example\` is a file to start from.`;
   const tables = SECTIONS.map(([name, { doc, fields }]) => {
     const rows = Object.entries(fields).map(
       ([key, field]) =>

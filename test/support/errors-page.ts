@@ -73,7 +73,7 @@ export function renderErrorsPage(): string {
     "<!-- Made from src/base/errors.ts by test/base/errors.test.ts, which also says how to renew it. -->",
     `Every failure has a code and one line of text that names the thing, its value and what to change. Commands print
 \`tierkv: TEXT (CODE)\` to stderr and end with the exit code given here; with \`--json\` they also print
-\`{"schema", "error": {"code", "message", ...}}\` to stdout. Log lines have the fields \`err.code\` and \`err.message\`, never a stack trace. The tables have the text of
+\`{"schema", "error": {"code", "message", ...}}\` to stdout. Warnings and errors in a log have the fields \`err.code\` and \`err.message\`, never a stack trace; the last line of a program that cannot go on has \`code\` and \`reason\`. The tables have the text of
 each code, with names in braces for words that are filled in. [config.md](config.md) explains the keys of \`tierkv.toml\`.`,
     ...sections,
     "",

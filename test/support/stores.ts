@@ -162,6 +162,8 @@ export interface TestBucket {
   objects(): string[];
   /** Flips a byte of each object, in its last record. */
   damageAll(): void;
+  /** Ends the server. */
+  kill(): void;
 }
 
 /** Starts an S3 server over a folder. */
@@ -192,5 +194,6 @@ export async function startBucket(): Promise<TestBucket> {
         writeFileSync(path, bytes);
       }
     },
+    kill: () => void child.kill("SIGKILL"),
   };
 }

@@ -120,6 +120,7 @@ export function changeList(call: Call, only: RecordClass | undefined, isAdded: b
     ...(isUnjoined ? [NOT_JOINED] : []),
     ...(before.length === 0 ? [] : [describeMoved(moved)]),
     ...remarkOn(config, lists),
+    ...(isAdded && only === undefined ? remarkOnStates(config, address) : []),
     "write the same on all machines of the pool, and start running sidecars again",
   ]);
   return isDone;
@@ -127,6 +128,14 @@ export function changeList(call: Call, only: RecordClass | undefined, isAdded: b
 
 function remarkOn(config: Config, lists: Partial<Record<RecordClass, string[]>>): string[] {
   return hasTwoPlaces(changedOf(config, lists)) ? [] : [ONE_PLACE];
+}
+
+/** Says that the list of recurrent states was left as it is. */
+function remarkOnStates(config: Config, address: string): string[] {
+  const known = listOf(config, "ssm");
+  if (known.length === 0 || known.includes(address)) return [];
+  const also = `tierkv vaults add ${address} --class ssm`;
+  return [`ssm_cold does not name it; a vault of both classes (role cold) needs \`${also}\`, too`];
 }
 
 /** Returns the list of a class with or without the address. Throws USAGE if that changes nothing, or leaves none. */

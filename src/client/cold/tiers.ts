@@ -1,5 +1,12 @@
 // Owns two places as one: a vault or Valkey that is asked first, and a bucket behind it for what the first one lacks.
-import { HASH_BYTES, hasBit, newBitmap, PACKED_KEY_BYTES, setBit } from "../../base/block.ts";
+import {
+  countBits,
+  HASH_BYTES,
+  hasBit,
+  newBitmap,
+  PACKED_KEY_BYTES,
+  setBit,
+} from "../../base/block.ts";
 import type { ItemStatus } from "../../base/block.ts";
 import { ItemStatus as Status } from "../../base/block.ts";
 import { toTierkvError } from "../../base/errors.ts";
@@ -105,6 +112,11 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
     return `${this.#bucket.address}: ${this.#bucket.trouble}`;
   }
 
+  /** False while one of both answers: what is held can be restored. Saves ask for `refusal`. */
+  override get isDown(): boolean {
+    return this.inner.isDown && this.#bucket.isDown;
+  }
+
   get behind(): BlockStore {
     return this.#bucket;
   }
@@ -130,8 +142,9 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
   }
 
   /**
-   * Asks the first place, and for a request the bucket for what is missing there; where the bucket does not answer, it has
-   * nothing. Audits and offers repeat, and each request to a bucket has a price.
+   * Asks the first place, and for a request the bucket for what is missing there, which is everything while the first place
+   * does not answer. Where the bucket does not answer, it has nothing. Audits and offers repeat, and each request to a bucket
+   * has a price.
    */
   async find(
     namespace: Buffer,
@@ -140,17 +153,23 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
     purpose: Purpose = OF_A_REQUEST,
   ): Promise<readonly Offer[]> {
     const untilMs = nowMs() + deadlineMs;
-    const offers = await this.inner.find(namespace, keys, deadlineMs, purpose);
+    const count = keys.length / PACKED_KEY_BYTES;
+    let failure: unknown = null;
+    const offers = await this.inner.find(namespace, keys, deadlineMs, purpose).catch((error) => {
+      failure = error;
+      return [];
+    });
     // The first place's own archive comes before the bucket.
     const near = offers.map((offer) =>
       offer.source === this.inner ? { ...offer, source: this } : offer,
     );
-    const count = keys.length / PACKED_KEY_BYTES;
     const isHeld = (at: number): boolean => near.some((offer) => hasBit(offer.keys, at));
     const missing = purpose.isCounted ? [...Array(count).keys()].filter((at) => !isHeld(at)) : [];
     const leftMs = untilMs - nowMs();
-    if (near.length > 1 || missing.length < TIER_KEYS_MIN || this.#far.isDown || leftMs < 1)
+    if (near.length > 1 || missing.length < TIER_KEYS_MIN || this.#far.isDown || leftMs < 1) {
+      if (failure !== null) throw failure;
       return near;
+    }
     const asked = withRuns(keys, missing);
     try {
       const packed = Buffer.concat(asked.map((at) => keyOf(keys, at)));
@@ -158,8 +177,11 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
       const bits = newBitmap(count);
       for (const [place, at] of asked.entries())
         if (found !== undefined && hasBit(found.keys, place) && !isHeld(at)) setBit(bits, at);
+      // Why the first place did not answer says more than that the bucket has nothing.
+      if (failure !== null && countBits(bits, count) === 0) throw failure;
       return [...near, { source: this.#far, keys: bits, cost: this.#far.cost }];
     } catch (error) {
+      if (failure !== null) throw failure;
       this.#logger.debug({ err: toTierkvError(error) }, "the bucket was not asked");
       return near;
     }

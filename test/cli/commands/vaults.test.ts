@@ -154,6 +154,9 @@ test("add and remove write this machine's list, say what moves, and refuse what 
   const near = await run("add", "127.0.0.7:1", "--class", "ssm");
   expect([near.exitCode, near.stdout.includes("joins it")]).toEqual([0, false]);
   expect(readFileSync(config, "utf8")).toContain('ssm_cold = "127.0.0.7:1"');
+  const both = await run("add", "127.0.0.8:1");
+  expect(both.stdout).toContain("`tierkv vaults add 127.0.0.8:1 --class ssm`, too");
+  expect((await run("add", "127.0.0.7:1")).stdout).not.toContain("--class ssm");
 });
 
 test("of two vaults with copies:2 the lost one is removed, and what one vault means is said", async () => {

@@ -38,6 +38,7 @@ function bucketAt(bucket: TestBucket): ColdStore {
 
 async function open(): Promise<{
   server: ValkeyServer;
+  bucket: TestBucket;
   near: ColdStore;
   far: ColdStore;
   tiers: Tiers;
@@ -48,7 +49,7 @@ async function open(): Promise<{
     new ColdStore({ address: server.address, name: "kv", settings, logger }),
   );
   const far = bucketAt(bucket);
-  return { server, near, far, tiers: closeAfterTest(new Tiers(near, far, logger)) };
+  return { server, bucket, near, far, tiers: closeAfterTest(new Tiers(near, far, logger)) };
 }
 
 const requests = async (far: ColdStore): Promise<number> =>
@@ -74,8 +75,18 @@ async function fetched(store: BlockStore, pages: Pages): Promise<number[]> {
 
 if (HAS_VALKEY && HAS_S3) {
   describeStore("Valkey with a bucket behind it", async () => {
-    const { server, tiers } = await open();
-    return { store: tiers, kill: () => server.kill() };
+    const { server, bucket, far, tiers } = await open();
+    const kill = async (): Promise<void> => {
+      await server.kill();
+      bucket.kill();
+      // Few keys are not worth a request to a bucket, so that its end is seen by a look-up of many.
+      const { keys } = await Pages.open(COUNT, PAGE);
+      await until(async () => {
+        await far.find(NAMESPACE, keys, SOON_MS).catch(() => null);
+        return far.isDown;
+      }, "the bucket to count as down");
+    };
+    return { store: tiers, kill };
   });
 }
 
@@ -101,6 +112,26 @@ test.skipIf(!HAS_VALKEY || !HAS_S3)(
     const { counters } = await far.stats(SOON_MS);
     expect(counters["requests_read_bytes"]).toBeGreaterThan(25 * PAGE);
     expect(counters["requests_written_bytes"]).toBeGreaterThan(COUNT * PAGE);
+  },
+);
+
+test.skipIf(!HAS_VALKEY || !HAS_S3)(
+  "F193 while Valkey is gone the bucket has all of it, and says why not where it has nothing",
+  async () => {
+    const { server, tiers } = await open();
+    const pages = await Pages.open(COUNT, PAGE);
+    await tiers.store(NAMESPACE, pages.encode(), SOON_MS);
+    await server.kill();
+    await until(async () => {
+      await tiers.find(NAMESPACE, pages.keys, SOON_MS).catch(() => null);
+      return tiers.state === "down";
+    }, "Valkey to count as down");
+    expect([tiers.isDown, tiers.refusal]).toEqual([false, "vault_down"]);
+    expect(await fetched(tiers, pages)).toEqual([COUNT]);
+    const unknown = tiers.find(Buffer.alloc(32, 9), pages.keys, SOON_MS);
+    await expect(unknown).rejects.toMatchObject({ code: "VAULT_DOWN" });
+    const uncounted = tiers.find(NAMESPACE, pages.keys, SOON_MS, UNCOUNTED);
+    await expect(uncounted).rejects.toMatchObject({ code: "VAULT_DOWN" });
   },
 );
 
