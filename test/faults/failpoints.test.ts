@@ -21,7 +21,7 @@ const PASSES: Partial<Record<Failpoint, number>> = {
   "sidecar.save.taken": 3,
   "sidecar.save.encoded": 3,
   "sidecar.save.stored": 3,
-  "sidecar.restore.found": 3,
+  "sidecar.restore.found": 5,
 };
 
 function script(name: Failpoint): string {
