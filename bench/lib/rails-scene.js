@@ -83,7 +83,8 @@ async function main(dir) {
   execFileSync("ip", ["link", "set", "lo", "up"]);
   const scene = vaults > 0 ? await oneNetwork(dir, paces, vaults) : await networks(dir, paces);
   const { address, security, locals } = scene;
-  const logger = createLogger("scene", { level: "silent" });
+  // Lines are made as in a sidecar, and go nowhere.
+  const logger = createLogger("scene", { level: "debug", destination: { write() {} } });
   const client = new VaultClient({ address, security, locals, name: "kv", logger });
   const set = await BenchSet.open(blocks, "kv", { codec: 0, fidelity: 0 });
   const result = { saves: [], restores: [], alone: [], cuts: [] };

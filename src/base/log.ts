@@ -105,6 +105,7 @@ function safe(value: unknown): unknown {
   if (ArrayBuffer.isView(value)) return `<${value.byteLength} bytes>`;
   if (typeof value === "string") return printable(value);
   if (Array.isArray(value)) return value.map(safe);
-  const isPlain = value !== null && Object.getPrototypeOf(value) === Object.prototype;
+  if (typeof value !== "object" || value === null) return value;
+  const isPlain = Object.getPrototypeOf(value) === Object.prototype;
   return isPlain ? safely(value as Record<string, unknown>) : value;
 }

@@ -66,6 +66,23 @@ test.each([true, false])("bytes are told by their number only (terminal: %s)", (
   expect(text()).not.toContain("secret");
 });
 
+test.each([true, false])(
+  "a field of any kind, or without a value, is logged (terminal: %s)",
+  (tty) => {
+    const { logger, text } = capture({ tty });
+    const fields = {
+      none: undefined,
+      nothing: null,
+      yes: true,
+      n: 1n,
+      list: [undefined, { in: undefined }],
+    };
+    logger.warn(fields, "a path to the vault is out of use");
+    expect(text()).toContain("a path to the vault is out of use");
+    expect(text()).toMatch(/"nothing":null.*"yes":true/);
+  },
+);
+
 test("lines below the level are not written", () => {
   const { logger, text } = capture({ level: "warn" });
   logger.info("no");
