@@ -236,3 +236,25 @@ def test_what_an_ended_request_computed_with_changed_weights_is_not_saved(bench:
     hear(bench, changed_at=asking.step + 1, question=asking.question)
     assert bench.step().saves == []
     assert not bench.shim.has_pending_work()
+
+
+def test_a_prompt_waits_for_the_weights_half_as_long_as_it_would_compute(bench: Bench) -> None:
+    bench.new(Request("a", 41))
+    bench.prefetch()
+    assert bench.shim.reset_cache()
+    request = bench.new(Request("b", 41))
+    plan = bench.shim._book.get("b")
+    assert plan is not None
+    bench.shim._budget.stall_s = 0.0
+    plan.compute_ms = 3_600_000
+    assert bench.ask(request) == ASK_AGAIN
+    assert bench.ask(request) == ASK_AGAIN
+    plan.compute_ms = None  # not known: no longer than a stall
+    assert bench.ask(request) == NOTHING
+    assert bench.shim.counters.get("restores_unnamed") == 1
+    bench.shim.update_state_after_alloc(request, None, 0)
+    # The first one is the plan under the name before the reset.
+    assert [frame.get("why") for frame in bench.fake.expect("release", 2)] == [
+        None,
+        "weights_unread",
+    ]

@@ -209,7 +209,7 @@ export class Restorer {
     const costs = this.#context?.costs;
     if (tokens > 0) costs?.loaded(plan, tokens, { copyS: loadUs / 1e6, tookS: tookUs / 1e6 });
     const prefillS = costs?.prefillS(plan, tokens) ?? null;
-    plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null, prefillS);
+    plan.case.released(tokens, tokens > 0 ? loadUs / 1000 : null, prefillS, released.why);
     // Only an engine without other requests says how long it took, and only that one answers next.
     const restTokens = released.from + tokens;
     this.#unanswered = tookUs === 0 ? null : { number, restTokens, tookS: tookUs / 1e6 };
@@ -231,7 +231,7 @@ export class Restorer {
   close(): void {
     this.#admission.close();
     this.#waiting.close();
-    const nothing = { from: 0, tokens: 0, loadUs: 0, tookUs: 0, isBegun: false };
+    const nothing = { from: 0, tokens: 0, loadUs: 0, tookUs: 0, isBegun: false, why: "" };
     for (const plan of this.#plans.keys()) this.release({ plan, ...nothing });
   }
 

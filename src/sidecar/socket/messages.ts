@@ -21,7 +21,7 @@ import type { Fields } from "./frames.ts";
 import { parseHello } from "./hello.ts";
 import type { Hello } from "./hello.ts";
 import { Reader } from "./reader.ts";
-import { UNASKED_REASONS } from "./reasons.ts";
+import { LEFT_REASONS, UNASKED_REASONS } from "./reasons.ts";
 import type { UnaskedReason } from "./reasons.ts";
 import { parseSession, parseSessions } from "./session.ts";
 import type { SessionMessage, SessionsQuestion } from "./session.ts";
@@ -113,6 +113,8 @@ export interface Release {
   loadUs: number;
   tookUs: number;
   isBegun: boolean;
+  /** Why the engine went on without it; empty: it did not, or does not say. */
+  why: string;
 }
 
 /** Sent after a release with `tookUs`, once the request has a token, of an engine that had no other request until then. */
@@ -352,6 +354,7 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
       loadUs: message.has("load_us") ? message.count("load_us") : 0,
       tookUs: message.has("took_us") ? message.count("took_us") : 0,
       isBegun: message.has("begun") && message.count("begun") === 1,
+      why: message.has("why") ? message.oneOf("why", LEFT_REASONS) : "",
     }),
   ],
   [

@@ -341,11 +341,17 @@ export class Case {
 
   /**
    * Notes the engine's release: `loadedTokens` were used, `loadMs` after they were placed. Computing them would have taken
-   * `prefillS`; null: not known.
+   * `prefillS`; null: not known. `why`: why the engine went on without what had come; empty: it did not.
    */
-  released(loadedTokens: number, loadMs: number | null, prefillS: number | null = null): void {
+  released(
+    loadedTokens: number,
+    loadMs: number | null,
+    prefillS: number | null = null,
+    why = "",
+  ): void {
     const { actual } = this.account;
     this.account.loadedTokens = loadedTokens;
+    if (why !== "") Object.assign(this.account, { choice: "recomputed", why });
     if (loadMs !== null) {
       actual.load = round(loadMs);
       this.#counters.took("load", loadMs);

@@ -108,7 +108,7 @@ const WISHES = { handoff: 0, longer: null, returns: false, traceparent: "", rece
 const NONE = { tenant: 0, beyond: 0, ahead: 0, ...WISHES };
 const PLAN = { t: "prefetch" as const, req: "r", plan: 1, ...NONE };
 /** Aborted, or dropped by a reset. */
-const UNUSED = { tokens: 0, from: 0, loadUs: 0, tookUs: 0, isBegun: false };
+const UNUSED = { tokens: 0, from: 0, loadUs: 0, tookUs: 0, isBegun: false, why: "" };
 const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
 
 test("a plan whose deadline comes in any turn of the loop holds exactly the blocks that were told", async () => {

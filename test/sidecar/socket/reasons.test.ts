@@ -164,6 +164,15 @@ const CAUSES: Record<string, () => Promise<Account>> = {
   async own_cache() {
     return await asked((await withVault()).sidecar, { from: 4 });
   },
+  async weights_unread() {
+    const { sidecar } = await withVault();
+    await saved(sidecar);
+    const engine = await FakeEngine.start(sidecar.socketPath, { engine: "engine-2" });
+    const plan = engine.prefetch(digest("one"));
+    engine.release(plan, { begun: 1, why: "weights_unread" });
+    await vi.waitFor(async () => expect((await account(sidecar)).loadedTokens).toBe(0));
+    return await account(sidecar);
+  },
   async let_go() {
     const { sidecar, kv } = await withVault();
     vi.spyOn(kv, "find").mockReturnValue(new Promise(() => {}));

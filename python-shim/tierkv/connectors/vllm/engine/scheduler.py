@@ -283,8 +283,12 @@ class SchedulerShim:
         naming = self._naming
         # Workers tell with a step, and a sidecar decides once they have.
         if self._generations.is_unsure or naming.awaits_ranks or naming.awaits_fidelity:
-            is_late = self._budget.is_stalled(state, now)
-            return self._give_up(state) if is_late else self._idle.ask_again()
+            if not self._budget.is_out_for_name(state, now):
+                return self._idle.ask_again()
+            self.counters.add("restores_unnamed")
+            if (plan := self._book.get(request.request_id)) is not None:
+                plan.left_for = "weights_unread" if self._generations.is_unsure else "unnamed"
+            return self._give_up(state)
         return self._match(state, start, wanted, now)
 
     def _follows(self, state: RequestState, start: int, now: float) -> bool:

@@ -28,7 +28,8 @@ class Plan:
     requests that may still be offered its blocks; `loads`: admissions whose load is under way; `is_loadable`: vLLM may
     be told of all tokens up to the boundary before they are placed; `is_kept`: it is, and the plan goes on;
     `is_held_back`: not this time, because a block is to be checked; `windows`: in how many parts it passes the arena;
-    `is_alone`: vLLM had no other request when it took the offer; `took_s`: from the look-up to the load's end, if so.
+    `is_alone`: vLLM had no other request when it took the offer; `took_s`: from the look-up to the load's end, if so;
+    `left_for`: why the engine went on without what came, in a sidecar's word.
     """
 
     plan_id: int
@@ -45,6 +46,7 @@ class Plan:
     is_begun: bool = False
     taken_tokens: int = 0
     taken_from: int = 0
+    left_for: str = ""
     asked_at_s: float = 0.0
     is_from_vault: bool = False
     loaded_at_s: float = 0.0
@@ -352,6 +354,8 @@ class PlanBook:
             frame["load_us"] = plan.load_us
             if plan.took_s:
                 frame["took_us"] = int(plan.took_s * 1e6)
+        elif plan.left_for:
+            frame["why"] = plan.left_for
         self._send(frame)
 
     def release_wanted(self) -> int:

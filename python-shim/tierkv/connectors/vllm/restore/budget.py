@@ -122,6 +122,18 @@ class Budget:
         """Tell whether `stall_s` has passed since the first query."""
         return state.first_ask_s is not None and now - state.first_ask_s >= self.stall_s
 
+    def is_out_for_name(self, state: RequestState, now: float) -> bool:
+        """Tell whether a request has waited long enough for the engine's name, which may take the reading of all weights.
+
+        Half of what computing its held blocks would take, at most `wait_s`; `stall_s` where that is less or not known.
+        """
+        if state.first_ask_s is None:
+            return False
+        plan = self._book.get(state.request.request_id)
+        compute_ms = 0 if plan is None else plan.compute_ms or 0
+        most_s = min(self.wait_s, compute_ms / 2e3)
+        return now - state.first_ask_s >= max(self.stall_s, most_s)
+
     def is_out(self, state: RequestState, plan: Plan, now: float) -> bool:
         """Tell whether either time is over; notifies the sidecar that the clock runs."""
         if state.first_ask_s is None:
