@@ -283,13 +283,17 @@ class SchedulerShim:
         naming = self._naming
         # Workers tell with a step, and a sidecar decides once they have.
         if self._generations.is_unsure or naming.awaits_ranks or naming.awaits_fidelity:
-            if not self._budget.is_out_for_name(state, now):
-                return self._idle.ask_again()
-            self.counters.add("restores_unnamed")
-            if (plan := self._book.get(request.request_id)) is not None:
-                plan.left_for = "weights_unread" if self._generations.is_unsure else "unnamed"
-            return self._give_up(state)
+            return self._wait_for_name(state, now)
         return self._match(state, start, wanted, now)
+
+    def _wait_for_name(self, state: RequestState, now: float) -> Match:
+        if not self._budget.is_out_for_name(state, now):
+            return self._idle.ask_again()
+        self.counters.add("restores_unnamed")
+        plan = self._book.get(state.request.request_id)
+        if plan is not None:
+            plan.left_for = "weights_unread" if self._generations.is_unsure else "unnamed"
+        return self._give_up(state)
 
     def _follows(self, state: RequestState, start: int, now: float) -> bool:
         most = state.most(self._grid, start)

@@ -183,7 +183,7 @@ class Naming:
 
     @property
     def _estranged(self) -> str:
-        """Say that blocks of this engine were rounded otherwise than its present sidecar stores them; empty: they were not."""
+        """Say that this engine holds blocks of another form than its sidecar now stores; empty: it does not."""
         if self._fidelity is None or self._lossy_past in (0, self._fidelity):
             return ""
         return OTHER_FIDELITY

@@ -123,7 +123,7 @@ class Budget:
         return state.first_ask_s is not None and now - state.first_ask_s >= self.stall_s
 
     def is_out_for_name(self, state: RequestState, now: float) -> bool:
-        """Tell whether a request has waited long enough for the engine's name, which may take the reading of all weights.
+        """Tell whether a request has waited long enough for the name, which may take the reading of all weights.
 
         Half of what computing its held blocks would take, at most `wait_s`; `stall_s` where that is less or not known.
         """
