@@ -102,7 +102,7 @@ export const SCHEMA: Schema = {
       },
       verify: {
         kind: choice(["off", "sampled", "every"]),
-        doc: `Restores whose last block an idle engine computes again to compare it. \`off\`: none. \`sampled\`: one in ${VERIFY_SAMPLED_EVERY}. \`every\`: all; an engine with a draft model checks none. If the blocks differ, nothing of that namespace is restored or saved until it is flushed.`,
+        doc: `Restores whose last block an idle engine computes again to compare it. \`off\`: none. \`sampled\`: one in ${VERIFY_SAMPLED_EVERY}. \`every\`: all; an engine with a draft model checks none. If the blocks differ, that engine restores and saves nothing until it is restarted, and its sidecar uses nothing of that namespace until it is flushed.`,
         ...byDefault("sampled"),
       },
     },

@@ -56,12 +56,13 @@ export interface LinkPace {
 }
 
 export interface Outlook {
+  /** Length of the prompt. */
   tokens: number;
   /** True where no prompt of that length was computed yet. */
   isBeyond: boolean;
   /** True: `restoreMs` follows from what this engine's restores took; otherwise from links as measured now. */
   isSeen: boolean;
-  /** True: `computeMs` and `restoreMs` hold what lies between the engine's server and its steps, as restored requests showed it. */
+  /** True: `computeMs` and `restoreMs` include the time that a request takes between the engine's server and its steps, as measured for restored requests. */
   hasAside: boolean;
   /** False: the engine has restored too little to know how long it copies, and that time is left out of `restoreMs`. */
   hasLoaded: boolean;

@@ -54,6 +54,7 @@ export interface EngineStatus {
   fidelity: EngineFidelity;
   /** Blocks by group; empty before the arena is there. */
   groups: BlockKind[];
+  /** Shared memory; null: not made yet. `saveSlots`: for saves of all workers; `longestTokens`: of the longest prompt that is restored whole; `unmapped`: workers that cannot use it. */
   arena: {
     bytes: number;
     slotBytes: number;
