@@ -24,7 +24,7 @@ export interface EngineStatus {
   model: string;
   /** First 16 hex digits; null until the scheduler has sent it. */
   namespace: string | null;
-  /** Progress of the name; no block is kept or restored before it is complete. */
+  /** Progress of the name; no block is saved or restored before it is complete. */
   naming: NamingState;
   /** Worker ranks of the engine. */
   world: number;

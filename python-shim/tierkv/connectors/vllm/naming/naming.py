@@ -101,7 +101,7 @@ class Naming:
         if self._lossy_past not in (0, fidelity):
             log.warning(
                 "tierKV: the sidecar now stores with fidelity %d, this engine holds blocks of fidelity %d; nothing is "
-                "kept or restored until the engine is restarted, or [turbo_quant], [codec] and its certificates are as "
+                "saved or restored until the engine is restarted, or [turbo_quant], [codec] and its certificates are as "
                 "they were",
                 fidelity,
                 self._lossy_past,
@@ -179,7 +179,7 @@ class Naming:
     def _complain(self) -> None:
         if self.refused and not self._counters.get("names_refused"):
             self._counters.add("names_refused")
-            log.warning("tierKV: nothing is kept or restored: %s", self.refused)
+            log.warning("tierKV: nothing is saved or restored: %s", self.refused)
 
     def name(self, connection: int, send: Callable[[Frame], bool]) -> bool:
         """Send the name once on connection number `connection`; False while it is not complete."""
