@@ -70,7 +70,10 @@ const COMMANDS: readonly [command: string, fields: string][] = [
     "doctor",
     "`helps`, `next` (what to do), `findings`, `vaults` (VaultBench[], each with `rails`: RailBench[]), `engines`: `engine`, `model`, `prompts` (Outlook[]), `allows` (Allowance, or null)",
   ],
-  ["doctor --engine", "`helps`, `change`, `engine` (FarEngine), `prompts` (FarOutlook[], each with the fields of Pace)"],
+  [
+    "doctor --engine",
+    "`helps`, `change`, `engine` (FarEngine), `prompts` (FarOutlook[], each with the fields of Pace)",
+  ],
   ["bench", "`ok`, `config`, `targets` (VaultBench[])"],
   [
     "flush",
@@ -80,10 +83,7 @@ const COMMANDS: readonly [command: string, fields: string][] = [
     "config check",
     "`ok`, `path`, `problems`, `notes`, `folders`, `config` (null where it is refused)",
   ],
-  [
-    "gateway status",
-    "the fields of ShownFleet; each engine also has the fields of GatewayEngine",
-  ],
+  ["gateway status", "the fields of ShownFleet; each engine also has the fields of GatewayEngine"],
   ["peers", "`peers`: `name`, `role`, `joined`, `seen`, `address`"],
   ["vault, sidecar, gateway, top --web", "one object when it is ready: `event` is `ready`"],
 ];

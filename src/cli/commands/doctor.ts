@@ -170,7 +170,8 @@ const UNLOADED =
 const SEEN = "  restored: calculated from this engine's restores so far, and computing the rest";
 const ASIDE =
   "  both: from a request's arrival at the engine's server to its first token, as measured for restored requests";
-const NO_ASIDE = "  both: without the time that a request takes between the engine's server and its steps";
+const NO_ASIDE =
+  "  both: without the time that a request takes between the engine's server and its steps";
 const LEFT_OUT =
   "  restored: at least this long, calculated from the links as measured now; after a few restores by an idle engine, calculated from those restores";
 

@@ -64,7 +64,9 @@ test("what lies beside look-up, load and computing is a part of both times, once
   const [first] = outlook(shown, link(10e9));
   expect([first!.computeMs, first!.restoreMs]).toEqual([10 + 5, 7 + 2 + 5]);
   expect(said(shown)).toContain("both: from a request's arrival at the engine's server");
-  expect(said(FORECAST)).toContain("both: without the time that a request takes between the engine's server");
+  expect(said(FORECAST)).toContain(
+    "both: without the time that a request takes between the engine's server",
+  );
 });
 
 test("the last line says what to do next", () => {
