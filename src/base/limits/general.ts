@@ -246,8 +246,8 @@ export const OPEN_FILES_MIN = 256;
 export const GREETING_BYTES_MAX: number = 128 * KIB;
 /** Values (numbers, strings, arrays, maps) in one frame: a step that saves SAVE_ITEMS_MAX blocks, with room. */
 export const FRAME_VALUES_MAX = 65_536;
-/** Nesting of one frame; the deepest message has four levels. */
-export const FRAME_DEPTH_MAX = 8;
+/** Nesting of one frame; the deepest message, a status with a vault's archive, has eight levels. */
+export const FRAME_DEPTH_MAX = 12;
 /** One text of a frame; request ids come from HTTP headers, which servers cut at 64 KiB. */
 export const FRAME_TEXT_BYTES_MAX: number = 64 * KIB;
 /** Names (engine, model, versions) kept for as long as an engine lives. */
