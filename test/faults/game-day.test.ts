@@ -443,7 +443,7 @@ cp -a /var/lib/tierkv/. /backup/tierkv/          # or a snapshot of the file sys
 systemctl start tierkv-vault
 \`\`\`
 
-- **To restore**, stop the vault, put the content of both folders back (\`cp -a /backup/tierkv/. /var/lib/tierkv/\`), and start it. This also works on another host that gets the same address. Machines need not join again.
+- **To restore**, stop the vault, replace the content of both folders by that of the back-up (\`rm -r /var/lib/tierkv/*; cp -a /backup/tierkv/. /var/lib/tierkv/\`), and start it. This also works on another host that gets the same address. Machines need not join again.
 - **A vault with \`[vault] archive\`** may have records in the archive alone, and a flush empties the archive, too. So a back-up of such a vault includes the archive: a copy of its folder, or versions of the bucket's objects.
 - **Flushes:** a back-up brings back records that were flushed after it was made, so flush them again. In a pool with \`pool_key\` this is not needed, because the other vaults report the flushes that a vault has missed.
 - **Without a stop:** \`[vault] archive\` keeps copies of full segments in a bucket or folder. It has records, and no secrets.
