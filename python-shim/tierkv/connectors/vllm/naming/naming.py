@@ -101,8 +101,8 @@ class Naming:
         if self._lossy_past not in (0, fidelity):
             log.warning(
                 "tierKV: the sidecar now stores with fidelity %d, this engine holds blocks of fidelity %d; nothing is "
-                "saved or restored until the engine is restarted, or [turbo_quant], [codec] and its certificates are as "
-                "they were",
+                "saved or restored until the engine is restarted, or [turbo_quant], [codec] and its certificates are "
+                "as they were",
                 fidelity,
                 self._lossy_past,
             )
