@@ -149,7 +149,7 @@ const CATALOGUE = {
   LANE_FAILED: ["down", "{reason}"],
   LANES_UNREACHABLE: [
     "down",
-    "{name} vault at {address}: no record gets there, because no lane can be opened: {reason}; `tierkv doctor` says what stands between",
+    "{name} vault at {address}: no record gets there, because no lane can be opened: {reason}; run `tierkv doctor` for the cause",
   ],
 
   // Time, load and the rest.

@@ -164,16 +164,19 @@ export interface StoreItem {
 
 /** Memory of one node of Valkey, as it tells it. */
 export interface StoreNode {
+  /** Address of the node. */
   address: string;
+  /** Memory in use. */
   usedBytes: number;
-  /** 0: no limit. */
+  /** Limit of its memory (`maxmemory`); 0: none. */
   maxBytes: number;
   /** `maxmemory-policy`. */
   policy: string;
+  /** Number of keys. */
   keys: number;
   /** Keys with a time to live. */
   expiring: number;
-  /** Why it does not tell; empty: it does. */
+  /** Why the node does not report these figures; empty: it does. */
   trouble: string;
 }
 

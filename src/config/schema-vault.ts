@@ -75,7 +75,7 @@ export const VAULT: Schema["vault"] = {
     },
     durability: {
       kind: choice(["none", "group", "sync"]),
-      doc: "When a record counts as durable, so that it survives a power failure. `none`: when its file is full. `group`: some ms after it is accepted, many records per sync. `sync`: before the vault answers, with `durable` instead of `accepted`. With all three, written records survive the vault's death.",
+      doc: "When a record counts as durable, so that it survives a power failure. `none`: when its file is full. `group`: some ms after it is accepted, many records per sync. `sync`: before the vault answers, with `durable` instead of `accepted`. With all three, written records survive the end of the vault's process.",
       ...byDefault("group"),
     },
     disk_ttl_s: {

@@ -87,7 +87,7 @@ export const SCHEMA: Schema = {
     fields: {
       wait_ms: {
         kind: integer(0, RESTORE_WAIT_MS_MAX, "ms"),
-        doc: "Longest wait in all, in ms. It counts once the engine has room for the request, at latest after 30 s. Of a prompt larger than shared memory each window may take so long, but all of them no longer than computing.",
+        doc: "Longest wait of a request for its blocks, in ms. The time counts from the moment when the engine has room for the request, at latest after it has waited 30 s for room. A prompt larger than shared memory comes in parts: then the limit holds for each part, and all parts together may take no longer than computing.",
         ...byDefault(RESTORE_WAIT_MS_DEFAULT),
       },
       stall_ms: {
@@ -102,7 +102,7 @@ export const SCHEMA: Schema = {
       },
       verify: {
         kind: choice(["off", "sampled", "every"]),
-        doc: `Restores whose last block an idle engine computes again to compare it. \`off\`: none. \`sampled\`: one in ${VERIFY_SAMPLED_EVERY}. \`every\`: all; an engine with a draft model checks none. If the blocks differ, nothing of that namespace is restored or saved until it is flushed.`,
+        doc: `Restores whose last block an idle engine computes again to compare it. \`off\`: none. \`sampled\`: one in ${VERIFY_SAMPLED_EVERY}. \`every\`: all; an engine with a draft model checks none. If the blocks differ, that engine restores and saves nothing until it is restarted, and its sidecar uses nothing of that namespace until it is flushed.`,
         ...byDefault("sampled"),
       },
     },

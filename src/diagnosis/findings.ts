@@ -358,6 +358,6 @@ function arenaSmall({ forecast, arena }: Engine, engine: string): Finding[] {
 function amxTiles({ hasAmxTiles }: Engine, engine: string): Finding[] {
   if (!hasAmxTiles) return [];
   const what = `${engine} computes on a CPU with AMX, where vLLM may die of SIGILL at a small first step`;
-  const fix = "the shim avoids it; should it die all the same, see docs/compatibility.md";
+  const fix = "the connector avoids it; if vLLM dies all the same, see docs/compatibility.md";
   return [note("amx", `${what}: ${fix}`)];
 }

@@ -23,22 +23,33 @@ import { sayHello, laneTrouble } from "./reach.ts";
 
 /** Figures of one target; null where it is down or the value does not apply. */
 export interface TargetStatus {
+  /** `sidecar`; a vault's role: `kv_cold`, `ssm_cold` or `cold`; or `vault (local)`: the vault that the sidecar started. */
   target: string;
+  /** Address as configured or discovered, or path of the socket. */
   address: string;
+  /** Whether it answered this command. */
   reachable: boolean;
   /** Whether it was not asked, because the connection would have been in the clear or without credentials. */
   refused: boolean;
   /** A vault: the reason why its lanes do not work; null: they do. */
   laneTrouble: string | null;
+  /** Median of the round trips, in milliseconds; null: no answer. */
   rttMsP50: number | null;
+  /** The same, 99th percentile. */
   rttMsP99: number | null;
+  /** Release of its software. */
   version: string | null;
+  /** Of a sidecar `inference`; of a vault `kv_cold`, `ssm_cold` or `cold`, by the records that it keeps; null: no answer. */
   role: string | null;
+  /** Memory in use: records of a vault, or a sidecar's arenas. */
   usedBytes: number | null;
+  /** Memory that a vault may use, or the configured ceiling of one engine's arena; null: not known, or not configured. */
   maxBytes: number | null;
+  /** Records in memory. */
   records: number | null;
   /** Share of looked-up keys that were held, since the target started. */
   hitRate: number | null;
+  /** Records evicted from memory since the target started. */
   evicted: number | null;
   /** A vault: lanes open, and record bytes per second from it and to it, over about the last ten seconds. */
   traffic: { lanes: number; outBytesPerS: number; inBytesPerS: number } | null;
@@ -70,18 +81,22 @@ export interface TargetStatus {
   forms: { address: string; form: Form }[] | null;
   /** Everything the target has counted since it started. */
   counters: Readonly<Record<string, number>> | null;
+  /** Why it did not answer, and the fix; null: it did. */
   error: string | null;
 }
 
 /** A sidecar's figures of one vault in a pool. */
 export interface Pooled extends Pick<VaultStatus, "address" | "share" | "holes" | "moved"> {
+  /** Class of records: `kv` or `ssm`. */
   class: string;
 }
 
 export interface Travel {
   /** By class: `up` if all vaults' lanes are up, else the first other state, and the number of such vaults. */
   lanes: Partial<Record<RecordClass, string>>;
+  /** Restored record bytes per second, while any travelled; null: none did. */
   restoreBytesPerS: number | null;
+  /** The same of saves. */
   saveBytesPerS: number | null;
 }
 

@@ -67,8 +67,8 @@ const POLL_MS = 20;
 
 const SILENT: Diagnosis = {
   verdict: "no answer",
-  reason: "the connection opens and nothing comes",
-  fix: "look at the process that listens there, and at what stands between",
+  reason: "the connection opens, and then no answer comes",
+  fix: "check the process that listens there, and firewalls and proxies on the way",
 };
 
 const NO_VAULT: Omit<Diagnosis, "reason"> = {
@@ -186,7 +186,7 @@ function unreached(code: string, address: string): Diagnosis {
     };
   }
   const { port } = splitAddress(address);
-  const fix = `let TCP port ${port} through the firewalls between, or start that machine`;
+  const fix = `open TCP port ${port} in the firewalls on the way, or start that machine`;
   return { verdict: "no answer", reason: `no connection to port ${port} (${code})`, fix };
 }
 

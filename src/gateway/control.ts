@@ -35,23 +35,28 @@ export interface Controlled {
 export interface ShownEngine extends EngineStatus {
   /** Data-parallel ranks that are followed; 1: the engine has none, or nobody tells of them. */
   ranks: number;
-  /** Of its ranks the state that is furthest from `live`. */
+  /** State of the engine's events; with several ranks, the state that is furthest from `live`. */
   events: EventFeed["state"] | null;
+  /** Blocks that the engine holds, as its events report them. */
   blocks: number;
   /** Blocks in vaults, as the engine's events report them. */
   vaultBlocks: number;
-  /** Whether the gateway can compute the engine's block hashes, and in which form; null: no events are published to it. */
+  /** Whether the gateway can compute the engine's block hashes; null: no events are published to it. */
   hashes: AgreementState | null;
+  /** Form of these hashes; empty: not known. */
   form: string;
   /** Namespace of the engine's blocks in vaults, hex; empty: not announced. */
   namespace: string;
-  /** Prompts computed or queued there, and milliseconds until one more could begin. */
+  /** Prompts computed or queued there. */
   prompts: number;
+  /** Milliseconds until one more prompt could begin. */
   queueMs: number;
+  /** Latest requests. */
   recent: Recent;
 }
 
 export interface ShownFleet {
+  /** Engines behind the gateway. */
   engines: ShownEngine[];
   /** Requests waiting for an engine with room. */
   waiting: number;

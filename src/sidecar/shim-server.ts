@@ -203,7 +203,7 @@ export class ShimServer {
         pid: hello.pid,
         vllm: hello.vllm,
       },
-      "shim connected",
+      "an engine's process connected",
     );
   }
 
@@ -283,7 +283,7 @@ export class ShimServer {
     this.#peers.delete(peer);
     const { place, connection } = peer;
     if (place !== null && place.role !== "status") {
-      this.#options.logger.info({ peer: connection.peer }, "shim gone");
+      this.#options.logger.info({ peer: connection.peer }, "an engine's process is gone");
       place.engine.onEnd(connection);
     }
     this.#onLess();

@@ -18,11 +18,13 @@ import type { Pools, VaultClients } from "./vaults/pools.ts";
 import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 
 export interface VaultStatus {
+  /** Address as configured or discovered. */
   address: string;
   /** Source that named it: the configuration, or a discovery service. */
   source: SourceKind;
   /** vault: a process that answers · shared: memory that the sidecars of this machine map. */
   tier: Tier;
+  /** `up`, `down`, `refused` (not used, for want of credentials), or `unknown` (not asked yet). */
   state: string;
   /** Why the vault is not up, and the fix; empty while it is. */
   trouble?: string;
@@ -51,10 +53,15 @@ export interface VaultStatus {
 export interface SidecarStatus {
   /** Milliseconds since 1970. */
   at: number;
+  /** Release of the sidecar. */
   version: string;
+  /** Process id. */
   pid: number;
+  /** Milliseconds since its start. */
   uptimeMs: number;
+  /** Path of its socket. */
   socket: string;
+  /** Connected engines. */
   engines: EngineStatus[];
   /** Bytes of all engines' arenas. */
   arenaBytes: number;
@@ -62,6 +69,7 @@ export interface SidecarStatus {
   arenaBytesMax: number | null;
   /** Slots of all engines. */
   slots: number;
+  /** Empty slots of all engines. */
   slotsFree: number;
   /** In the order of the configuration. */
   vaults: Record<RecordClass, VaultStatus[]>;

@@ -119,7 +119,7 @@ export class YieldingVault implements RunningVault {
     await this.#vault.pause();
     logger.info(
       { awayMs },
-      "somebody uses this machine: the vault serves nobody until the machine is free",
+      "somebody uses this machine: the vault stops until the machine is free",
     );
   }
 

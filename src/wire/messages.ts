@@ -203,26 +203,44 @@ export interface StatsReply {
 }
 
 export interface DiskStats {
+  /** Bytes that the vault may use on the disk. */
   maxBytes: number;
+  /** Bytes of files. */
   usedBytes: number;
+  /** Records on the disk. */
   records: number;
+  /** Bytes of these records. */
   recordBytes: number;
+  /** Records of these that would survive a power failure now. */
   durableRecords: number;
+  /** Bytes of these records. */
   durableBytes: number;
+  /** Records accepted and not written yet. */
   queuedRecords: number;
+  /** Bytes of these records. */
   queuedBytes: number;
+  /** True while segments of the previous run are read; their records are misses until then. */
   recovering: boolean;
+  /** True while writes fail; the vault tries again, and memory serves on. */
   failing: boolean;
+  /** As configured: `none`, `group` or `sync`. */
   durability: string;
+  /** null, or left out: there is none. */
   archive?: ArchiveStats | null;
 }
 
 export interface ArchiveStats {
+  /** Bytes that the vault may use in the archive. */
   maxBytes: number;
+  /** Bytes in use there. */
   usedBytes: number;
+  /** Segments that only the archive has. */
   remoteSegments: number;
+  /** Bytes of sealed segments that are not there yet. */
   pendingBytes: number;
+  /** True while requests to the archive fail; the vault tries again. */
   failing: boolean;
+  /** Error of the last failed request. */
   trouble: string;
 }
 
@@ -290,8 +308,11 @@ export interface Session {
 }
 
 export interface FlushReply {
+  /** Records dropped. */
   records: number;
+  /** Memory freed. */
   bytes: number;
+  /** Bytes freed on the disk. */
   diskBytes: number;
   /** The disk has not recorded the flush: records may come back after a restart of the vault. */
   volatile: boolean;
@@ -299,20 +320,25 @@ export interface FlushReply {
   number: number;
   /** The sidecars that the vault knows, once per class of records. */
   sidecars: FlushedSidecar[];
-  /** Of a flush by model: the vault knows no model of that name. `models`: names that it knows. */
+  /** Of a flush by model: the vault knows no model of that name. */
   unknownModel: boolean;
+  /** Names of the models that the vault knows, if `unknownModel`. */
   models: string[];
 }
 
 /** Amounts that a sidecar dropped for one class of records. */
 export interface FlushedSidecar {
+  /** Name that the sidecar gave to the vault. */
   name: string;
   /** False: the sidecar may still hold flushed records. */
   confirmed: boolean;
   /** Time since it was last heard; 0: connected. */
   quietMs: number;
+  /** Blocks dropped from its arenas. */
   blocks: number;
+  /** Bytes of these blocks. */
   bytes: number;
+  /** Saves dropped before they were stored. */
   saves: number;
 }
 

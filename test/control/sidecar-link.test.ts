@@ -19,7 +19,8 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { SidecarLink } from "../../src/control/sidecar-link.ts";
 import { encodeFrame, FrameDecoder } from "../../src/sidecar/socket/frames.ts";
 import type { Fields } from "../../src/sidecar/socket/frames.ts";
-import { until } from "../support/vaults.ts";
+import { openSidecar, testDirectory } from "../support/sidecars.ts";
+import { closeAfterTest, openClient, openVault, until } from "../support/vaults.ts";
 
 let dir = "";
 let path = "";
@@ -195,3 +196,19 @@ test.skipIf(!isRoot || !existsSync("/usr/bin/python3"))(
     }
   },
 );
+
+test("a status that has a vault's disk and archive comes through the socket", async () => {
+  const archive = { url: `file://${testDirectory()}`, maxBytes: 64 << 20, afterS: 300 };
+  const kept = { durability: "none", diskTtlS: null, archive } as const;
+  const vault = await openVault({
+    disk: { dataDir: testDirectory(), diskBytes: 64 << 20, ...kept },
+  });
+  const sidecar = await openSidecar({ vaults: { kv: openClient(vault), ssm: null } });
+  const link = new SidecarLink(sidecar.socketPath);
+  closeAfterTest(link);
+  await link.hello();
+  await until(async () => {
+    const { vaults } = await link.status();
+    return vaults.kv[0]?.seen?.disk?.archive?.failing === false;
+  }, "the archive in the status");
+});

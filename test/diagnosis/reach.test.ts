@@ -71,7 +71,11 @@ test("a Valkey where nobody listens is told by host and port, not by its scheme"
 });
 
 const STRANGERS = [
-  ["a socket that never answers", silent, "no answer: the connection opens and nothing comes"],
+  [
+    "a socket that never answers",
+    silent,
+    "no answer: the connection opens, and then no answer comes",
+  ],
   ["a closed port", closed, "refused: nobody listens on port"],
   ["a TLS port", tls, "not joined: it speaks TLS, and this machine has no credentials for it"],
   ["a web server", http, 'not a vault: it answers "HTTP/1.1 400 Bad Request"'],

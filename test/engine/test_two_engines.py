@@ -145,7 +145,6 @@ LAUNCH_LINE = """
     "kv_connector_extra_config": {"config_path": "/path/to/tierkv.toml"}
   }' \
   --enable-prefix-caching \
-  --no-disable-hybrid-kv-cache-manager \
   --block-size 32
 """
 

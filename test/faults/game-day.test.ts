@@ -216,7 +216,7 @@ class Site {
 }
 
 /** What a machine without its network looks like; not rehearsed on the loopback, and held to the program's text. */
-const GONE = "let TCP port ${port} through the firewalls between, or start that machine";
+const GONE = "open TCP port ${port} in the firewalls on the way, or start that machine";
 
 const rows: Row[] = [];
 const note = (fault: string, sees: string, types: string, afterwards: string): void => {
@@ -260,8 +260,8 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     await site.isWhole(0);
     note(
       "a vault's disk is lost, with `[vault] archive`",
-      "the vault ends or `PROBLEM: ... its disk takes no more records`",
-      "put in an empty disk, start the vault",
+      "the vault's process ends, or `PROBLEM: ... its disk takes no more records`",
+      "put in an empty disk, and start the vault",
       WHOLE,
     );
 
@@ -294,7 +294,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "the wrong model was flushed",
       sees,
-      "engines compute it again; or restore the back-up: stop the vault, put its folders and what the archive had back, start it",
+      "nothing: engines compute the prompts again. Or restore the back-up: stop the vault, put back its folders and the archive's content, and start it",
       `${WHOLE}; no machine has to join again`,
     );
 
@@ -314,7 +314,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "a file lies where the archive's folder was (an empty folder, as of a disk that is not mounted: the vault starts, and `status` says that its archive fails)",
       site.plain(fatal.msg),
-      "mount it, start the vault",
+      "mount the archive there, and start the vault",
       `no problem in \`tierkv status\`; ${WHOLE}`,
     );
 
@@ -358,7 +358,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "a vault's host hangs, or its network is cut",
       sees,
-      "mend the network or the host; a firewall must let the port through",
+      "mend the network or the host; firewalls must let the port through",
       "no problem in `tierkv status`, without a restart",
     );
 
@@ -370,7 +370,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "a sidecar was killed",
       sees,
-      "start it again (`systemctl start tierkv-sidecar`); an engine with `[sidecar] autostart` does so itself",
+      "start it again (`systemctl --user start tierkv-sidecar`); an engine starts it by itself, unless `[sidecar] autostart` is `false`",
       "no problem in `tierkv status`; engines connect by themselves",
     );
 
@@ -383,7 +383,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "a machine's token leaked",
       "`tierkv peers` on the vault's machine lists machines with their last contact",
-      "there `tierkv revoke gpu-box`, then `tierkv invite`; on gpu-box the printed line",
+      "there run `tierkv revoke gpu-box`, then `tierkv invite`; on gpu-box run the printed line",
       `in between: ${code(sees)}; then no problem, without a restart of the sidecar`,
     );
 
@@ -422,7 +422,7 @@ const isCommand = (text: string): boolean => text.includes("`");
 
 const HEAD = `# Bad days
 
-Requests are answered during all of this; at worst, engines compute their prompts. Each row below was rehearsed with real programs
+Requests are answered during all of these faults; at worst, engines compute their prompts. Each row below was rehearsed with real programs
 (\`npm run test:long -- --only game-day\`, which also renews this page); \`A\` and \`B\` are vaults, \`gpu-box\` is the engine's machine. [Alerts](alerts.md) have a page of their own,
 injected faults [another](../faults.md).
 
@@ -433,20 +433,24 @@ injected faults [another](../faults.md).
 const TAIL = `
 ## Back-up and restore of a vault
 
-A vault is two folders: \`[vault] data_dir\` (records, names of models, flushes) and \`state_dir\` (certificate, key, machines that have joined; secret). A service has both in \`/var/lib/tierkv\`.
+A vault is two folders: \`[vault] data_dir\` (records, names of models, flushes) and \`state_dir\` (certificate, key, machines that have joined; secret). A service has both in \`/var/lib/tierkv\`, which systemd makes a link to
+another folder. The \`/.\` below copies what the link leads to.
 
 \`\`\`
 systemctl stop tierkv-vault
-cp -a /var/lib/tierkv /backup/          # or a snapshot of the file system
+mkdir -p -m 700 /backup/tierkv
+cp -a /var/lib/tierkv/. /backup/tierkv/          # or a snapshot of the file system
 systemctl start tierkv-vault
 \`\`\`
 
-To restore, stop the vault, put both folders back, and start it: also on another host, if it gets the same address. A vault with \`[vault] archive\` consists of the archive, too: its folders may have only what is not there yet, and a flush
-empties both. For a bucket, versions of its objects are such a back-up.
-In a pool with \`pool_key\`, no back-up undoes a flush: the other vaults tell a vault that comes back what was flushed meanwhile. Machines need not join again. A back-up brings back what was flushed after it was made, so flush again what must
-stay gone. Without a stop, \`[vault] archive\` keeps copies of full segments in a bucket or folder; it has records, no secrets. Losing a vault loses no answer: records are a cache, so a back-up saves only time.
+- **To restore**, stop the vault, replace the content of both folders by that of the back-up (\`rm -r /var/lib/tierkv/*; cp -a /backup/tierkv/. /var/lib/tierkv/\`), and start it. This also works on another host that gets the same address. Machines need not join again.
+- **A vault with \`[vault] archive\`** may have records in the archive alone, and a flush empties the archive, too. So a back-up of such a vault includes the archive: a copy of its folder, or versions of the bucket's objects.
+- **Flushes:** a back-up brings back records that were flushed after it was made, so flush them again. In a pool with \`pool_key\` this is not needed, because the other vaults report the flushes that a vault has missed.
+- **Without a stop:** \`[vault] archive\` keeps copies of full segments in a bucket or folder. It has records, and no secrets.
+
+Records are a cache. A lost vault loses no answer, so a back-up saves only time.
 
 ## An upgrade under load
 
-Vaults one after another, then the sidecar, then engines, while requests run: no request failed, and every record was kept. [Upgrade](upgrade.md) has the steps, and what was seen.
+Upgrade the vaults one after another, then the sidecar, then the engines. When this was rehearsed while requests ran, no request failed, and every record was kept. [Upgrade](upgrade.md) has the steps, and what was measured.
 `;

@@ -423,7 +423,7 @@ export const UPKEEP: readonly FaultRow[] = [
   row(
     "F146",
     "an archive's credentials expire, or its server refuses them earlier",
-    "credentials are renewed a third of their life before they expire, and a refused request is sent once more with new credentials; nothing fails",
+    "credentials are renewed five minutes before they expire (or a third of a shorter life), and a refused request is sent once more with new credentials; nothing fails",
     [
       "crates/core/src/archive/credentials_tests.rs",
       "crates/core/src/archive/s3_tests.rs",

@@ -121,7 +121,7 @@ test.skipIf(!HAS_VALKEY)(
     expect(before.placed.get(0)?.length).toBe(CHAIN);
     reader.release(before.plan);
     const other = await runInside(["flush", "--class", "ssm", "--yes", "--config", first.config]);
-    expect(other.stdout).toMatch(/out of reach for all clients/);
+    expect(other.stdout).toMatch(/no client reads the flushed records/);
     expect(await counted(second, "flushed_blocks")).toBe(0);
     const nope = await runInside(["flush", "--model", "nope", "--yes", "--config", first.config]);
     expect([nope.exitCode, nope.stdout]).toEqual([1, expect.stringMatching(NOTHING_OF_NOPE)]);

@@ -320,7 +320,7 @@ ${alone("mlx 0.32.4, mlx-lm 0.32.2, Linux on a CPU", MLX_LINES, results["mlx-lm"
 
 Not run:
 
-- any Apple GPU, MLX on CUDA, and macOS (tests take Linux's own calls away from the shim instead);
+- any Apple GPU, MLX on CUDA, and macOS (tests take Linux's own calls away from tierKV instead);
 - models split over machines, of which nothing is stored;
 - EXO as a whole. Its Rust part and its fork of mlx-lm cannot be installed here, so its real class ran with PyPI's mlx-lm, in an environment of Python 3.13.
 `;
@@ -350,7 +350,7 @@ const REASONS = `1. tierKV refuses it at start, by name. 0.28 hands over recurre
 
 ## What is stored, refused or left alone
 
-- **Stored:** every kind of KV-cache page. K and V vectors are stored in one canonical order. All other pages (8-bit and packed caches, latents, recurrent states, kinds that the shim
+- **Stored:** every kind of KV-cache page. K and V vectors are stored in one canonical order. All other pages (8-bit and packed caches, latents, recurrent states, kinds that the connector
   does not know) are stored byte for byte, in a namespace that names their class and parameters. Of an unknown kind, vLLM itself says which blocks it needs.
 - **Refused at start** on every release: context parallelism; \`--mamba-cache-mode\` other than \`align\`; and states of a whole sequence that are not vLLM's
   MambaSpec, because vLLM does not hand them over. A release older than 0.28 is refused, too.
@@ -380,20 +380,20 @@ const REASONS = `1. tierKV refuses it at start, by name. 0.28 hands over recurre
   the tensors that a later stage receives only where it warms up a compiled model (vllm/v1/worker/cpu_model_runner.py; we know of no vLLM issue about it).
 - **CPUs with AMX:** a fresh engine of 0.32.0 whose first step computes few tokens dies by SIGILL, even without a connector: \`tilezero\` in \`cpu_attn_amx.hpp\` uses tiles before anybody has
   asked Linux for them (arch_prctl, ARCH_REQ_XCOMP_PERM; oneDNN asks before a larger step). To see it without tierKV, generate from a prompt of 4 tokens in a new eager engine (Qwen3, bf16, head dim 96,
-  6 heads, 3 KV heads, 5 layers, \`--block-size 32\`). On such CPUs the shim asks Linux in each worker, and leaves 64 tokens to compute until a step of 64 has run. Not run: no machine of ours has AMX.
+  6 heads, 3 KV heads, 5 layers, \`--block-size 32\`). On such CPUs the connector asks Linux in each worker, and leaves 64 tokens to compute until a step of 64 has run. Not run: no machine of ours has AMX.
 
 ## Options and states of an engine
 
-- **A load that fails** is computed again. The shim reports it to vLLM by request from 0.30 on, and by block on 0.28 and 0.29. These two releases accept failed blocks of one KV-cache group only
+- **A load that fails** is computed again. The connector reports it to vLLM by request from 0.30 on, and by block on 0.28 and 0.29. These two releases accept failed blocks of one KV-cache group only
   (vLLM #45474), so there an engine with several groups ends rather than use pages that nobody filled.
 - **\`--prefix-match-unit\` below the page:** restores are whole pages, so a restore may bring up to a page less than a hit in the engine's own cache ([0148](decisions/0148-engines-of-other-kinds.md)).
-- **Sleep mode:** while an engine of 0.33 or newer sleeps, the shim touches none of its pages. It drops saves (\`dropped_save_asleep\`), and the engine computes what it would have loaded. The test takes
+- **Sleep mode:** while an engine of 0.33 or newer sleeps, the connector touches none of its pages. It drops saves (\`dropped_save_asleep\`), and the engine computes what it would have loaded. The test takes
   memory away behind its addresses, because that release has no CPU build.
 - **\`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\`:** vLLM refuses it beside any connector, unless vLLM's own allocator is on. Where memory fragments without it, as on GB10 machines, use
   \`--enable-sleep-mode\`. \`tierkv doctor\` names both. Not run: no machine of ours is a GB10.
 - **vLLM's own metrics:** \`vllm:tierkv_restore_seconds\` is the time that requests waited for restored blocks, by \`tier\` (\`host\`: the sidecar's memory; \`vault\`).
   There are also \`vllm:tierkv_restored_tokens_total\`, \`vllm:tierkv_loaded_bytes_total\`, \`vllm:tierkv_offered_bytes_total\`, \`vllm:tierkv_restore_wait_seconds_total\`,
-  \`vllm:tierkv_misses_total\` and \`vllm:tierkv_dropped_blocks_total\` by \`reason\`, and \`vllm:tierkv_events_total\` with the shim's other counts by \`event\`.
+  \`vllm:tierkv_misses_total\` and \`vllm:tierkv_dropped_blocks_total\` by \`reason\`, and \`vllm:tierkv_events_total\` with the connector's other counts by \`event\`.
 
 \`npm run test:nightly\` runs each release, the whole suite on the oldest release, and 300 requests for each shape that this machine can run.
 `;

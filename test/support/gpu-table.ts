@@ -64,6 +64,6 @@ export function gpuTable(results: GpuResults): string {
   const lines = [head, head.map(() => "---"), ...rows].map((row) => `| ${row.join(" | ")} |`);
   return `${lines.join("\n")}
 
-These runs were on one ${results.kit.device} before ${MENDED}, with vLLM 0.32.0, runner V2, FlashAttention 3 and asynchronous scheduling. "In part" comes from a fault of the shim: long restores
-ended at the first block for which no slot had been free. The fault was mended afterwards, and a CPU showed it ([bench/gpu](../bench/gpu/README.md)); no GPU has run the mended shim.`;
+These runs were on one ${results.kit.device} before ${MENDED}, with vLLM 0.32.0, runner V2, FlashAttention 3 and asynchronous scheduling. "In part" comes from a fault of the connector: long restores
+ended at the first block for which no slot had been free. The fault was mended afterwards, and a CPU showed it ([bench/gpu](../bench/gpu/README.md)); no GPU has run the mended connector.`;
 }

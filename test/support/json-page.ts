@@ -10,7 +10,7 @@ interface Field {
   meaning: string;
 }
 
-/** Interfaces by name, and their files; a name is the page's heading. */
+/** Headings of the page, each with the file of its interface, and behind a colon its name where that is not the heading. */
 const INTERFACES: Readonly<Record<string, string>> = {
   Finding: "diagnosis/findings",
   TargetStatus: "diagnosis/inspect",
@@ -35,8 +35,10 @@ const INTERFACES: Readonly<Record<string, string>> = {
   RailBench: "cli/doctor/rails",
   VaultBench: "cli/bench/bench-vault",
   RecordRate: "cli/bench/bench-vault",
+  PromptCost: "cli/bench/bench-vault",
   Spread: "cli/bench/bench-vault",
   FarEngine: "cli/doctor/far-engine",
+  Pace: "cli/doctor/far-engine",
   FarOutlook: "cli/doctor/far-advice",
   FlushReply: "wire/messages",
   FlushedSidecar: "wire/messages",
@@ -44,13 +46,15 @@ const INTERFACES: Readonly<Record<string, string>> = {
   ArchiveStats: "wire/messages",
   ShownFleet: "gateway/control",
   ShownEngine: "gateway/control",
+  GatewayEngine: "gateway/engines/engine:EngineStatus",
+  Recent: "gateway/score/decisions",
 };
 
 /** Fields of each command's result beside `schema`. */
 const COMMANDS: readonly [command: string, fields: string][] = [
   [
     "status",
-    "`ok`, `config` (path of the file, or null), `findings` (Finding[]), `targets` (TargetStatus[])",
+    "`ok`, `config` (path of the file, or null), `findings` (Finding[]), `targets` (TargetStatus[]; their `pools` also have `address`, `share`, `holes` and `moved` of VaultStatus)",
   ],
   ["top", "`ok`, `findings`, `status` (SidecarStatus, or null), `fleet` (ShownFleet, or null)"],
   [
@@ -66,7 +70,10 @@ const COMMANDS: readonly [command: string, fields: string][] = [
     "doctor",
     "`helps`, `next` (what to do), `findings`, `vaults` (VaultBench[], each with `rails`: RailBench[]), `engines`: `engine`, `model`, `prompts` (Outlook[]), `allows` (Allowance, or null)",
   ],
-  ["doctor --engine", "`helps`, `change`, `engine` (FarEngine), `prompts` (FarOutlook[])"],
+  [
+    "doctor --engine",
+    "`helps`, `change`, `engine` (FarEngine), `prompts` (FarOutlook[], each with the fields of Pace)",
+  ],
   ["bench", "`ok`, `config`, `targets` (VaultBench[])"],
   [
     "flush",
@@ -76,7 +83,7 @@ const COMMANDS: readonly [command: string, fields: string][] = [
     "config check",
     "`ok`, `path`, `problems`, `notes`, `folders`, `config` (null where it is refused)",
   ],
-  ["gateway status", "the fields of ShownFleet"],
+  ["gateway status", "the fields of ShownFleet; each engine also has the fields of GatewayEngine"],
   ["peers", "`peers`: `name`, `role`, `joined`, `seen`, `address`"],
   ["vault, sidecar, gateway, top --web", "one object when it is ready: `event` is `ready`"],
 ];
@@ -111,14 +118,16 @@ Bytes are whole numbers; \`Ms\` and \`S\` end names of milliseconds and seconds;
 
 const cell = (text: string): string => text.replaceAll("|", "\\|");
 
-/** Returns the fields of an interface; a comment holds for the next field. Throws where there is none of that name. */
-function fieldsOf(name: string, file: string): Field[] {
+/** Returns the fields of the interface of a heading; a comment holds for the next field. Throws where there is none of that name. */
+function fieldsOf(heading: string, place: string): Field[] {
+  const [file = "", name = heading] = place.split(":");
   const path = fileURLToPath(new URL(`../../src/${file}.ts`, import.meta.url));
   const source = readFileSync(path, "utf8");
   const [, body] =
     new RegExp(`^export interface ${name}\\b[^{]*\\{\\n(.*?)^\\}`, "ms").exec(source) ?? [];
   if (body === undefined) throw new Error(`${file} has no interface ${name}`);
-  const member = /(?:^ {2}\/\*\*(.*?)\*\/\n)?^ {2}(\w+)\??: (.*?);$/gms;
+  // A type of several lines ends with a brace in the column of its field.
+  const member = /(?:^ {2}\/\*\*(.*?)\*\/\n)?^ {2}(\w+)\??: (\{\n.*?^ {2}\}[^\n]*?|.*?);$/gms;
   return [...body.matchAll(member)].map(([, comment = "", field = "", type = ""]) => ({
     name: field,
     type: type.replaceAll(/\s*\/\*\*.*?\*\//gs, "").replaceAll(/\s+/g, " "),

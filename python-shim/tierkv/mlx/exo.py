@@ -80,7 +80,7 @@ class _Keeper:
         self._model: Any = None
         self._is_alone = group is None or group.size() == 1
         if not self._is_alone:
-            log.warning("tierKV: off: a model that is split over machines is not kept or restored")
+            log.warning("tierKV: off: a model that is split over machines is not saved or restored")
 
     def of(self, model: Any) -> "Tier | None":
         """Give the tier of a model."""

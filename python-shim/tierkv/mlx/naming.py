@@ -83,7 +83,7 @@ class Naming:
 
     def _refuse(self, why: str) -> None:
         self.refused = why
-        log.warning("tierKV: nothing is kept or restored: %s", why)
+        log.warning("tierKV: nothing is saved or restored: %s", why)
 
     def _arrays(self) -> list[int]:
         return [id(array) for _, array in tree_flatten(self._model.parameters())]

@@ -58,10 +58,10 @@ class TieredPromptCache(LRUPromptCache):
                 self._tier.close()
             self._tier_of, self._tier = key, None
             if self._provider.draft_model is not None:
-                log.warning("tierKV: off: with a draft model nothing is kept or restored")
+                log.warning("tierKV: off: with a draft model nothing is saved or restored")
             elif self._provider.is_distributed:
                 log.warning(
-                    "tierKV: off: a model that is split over machines is not kept or restored"
+                    "tierKV: off: a model that is split over machines is not saved or restored"
                 )
             else:
                 self._tier = Tier(self._provider.model, label=str(key[0]))

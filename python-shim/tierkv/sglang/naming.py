@@ -138,7 +138,7 @@ class Naming:
     def _complain(self) -> None:
         if self.refused and not self._counters.get("names_refused"):
             self._counters.add("names_refused")
-            log.warning("tierKV: nothing is kept or restored: %s", self.refused)
+            log.warning("tierKV: nothing is saved or restored: %s", self.refused)
 
 
 def _ingredients(

@@ -10,7 +10,7 @@ export const PROTOCOL_MIN = 1;
 export const PROTOCOL_MAX = 1;
 
 // Bytes on the wire.
-/** One record; larger ones are refused when offered. */
+/** One record; larger records are refused when offered. */
 export const RECORD_BYTES_MAX: number = 256 * MIB;
 /** One gRPC message; the gRPC default, so that any client can talk to a vault. */
 export const MESSAGE_BYTES_MAX: number = 4 * MIB;
@@ -96,9 +96,9 @@ export const STATUS_SAMPLES = 10;
 export const FLUSH_TIMEOUT_MS = 30_000;
 /** A flush waits this long for connected sidecars to confirm that they dropped their blocks. */
 export const FLUSH_CONFIRM_MS = 5_000;
-/** Flushes a vault remembers for absent sidecars; one that missed more drops all its blocks. */
+/** Flushes a vault remembers for absent sidecars; a sidecar that missed more drops all its blocks. */
 export const FLUSHES_KEPT_MAX = 256;
-/** Flushed namespaces in one answer to a returning sidecar; one that missed more drops all its blocks. */
+/** Flushed namespaces in one answer to a returning sidecar; a sidecar that missed more drops all its blocks. */
 export const FLUSH_NAMESPACES_TOLD_MAX = 4_096;
 /** A vault holds a sidecar's call for flushes this long; then the sidecar repeats it. */
 export const WATCH_HOLD_MS = 20_000;
@@ -210,7 +210,7 @@ export const RESTORE_WAIT_MS_MAX = 60_000;
 export const SOCKET_PATH_BYTES_MAX = 103;
 /** The same for a vault's, which is bound under a name seven characters longer. */
 export const VAULT_SOCKET_BYTES_MAX = 96;
-/** The same for a sidecar's, whose own vault appends `.vault` to the name. */
+/** The same of a sidecar's socket, because the socket of its own vault has the same path with `.vault` behind it. */
 export const SIDECAR_SOCKET_BYTES_MAX = 90;
 /** Characters of an operator's name for a model's weights: as the shim's `limits.py` has it. */
 export const MODEL_IDENTITY_CHARS_MAX = 256;

@@ -30,8 +30,11 @@ import type { CodecName } from "../../sidecar/save/codecs.ts";
 import { BENCH_BLOCK_TOKENS, BENCH_PAGE_BYTES, BenchSet } from "./bench-set.ts";
 
 export interface Spread {
+  /** Median of the rounds. */
   median: number;
+  /** Smallest value. */
   min: number;
+  /** Largest value. */
   max: number;
 }
 
@@ -46,32 +49,47 @@ export interface RecordRate {
 }
 
 export interface PromptCost {
+  /** Length of the predicted prompt (`--tokens`). */
   tokens: number;
+  /** KV bytes of a token (`--token-bytes`). */
   tokenBytes: number;
+  /** Record bytes of the prompt. */
   wireBytes: number;
+  /** Milliseconds to restore it. */
   ms: number;
 }
 
 /** Figures of one vault; the fields after `error` are null where the measurement did not get that far. */
 export interface VaultBench {
+  /** Role of the vault. */
   target: string;
+  /** Address as configured or discovered. */
   address: string;
+  /** Why the measurement ended early; null: it is complete. */
   error: string | null;
+  /** `vault`, or `shared` for memory that sidecars share. */
   tier: Tier;
   /** Lanes used; 0 for shared memory. */
   lanes: number;
+  /** Codec of the test records. */
   codec: CodecName;
   /** Milliseconds of an empty gRPC call. */
   callMs: Spread | null;
+  /** Milliseconds of a look-up of `lookupKeys` keys. */
   lookupMs: Spread | null;
+  /** Keys of one look-up. */
   lookupKeys: number;
   /** Bytes per second of plain data over the same lanes. */
   plain: { from: Spread; to: Spread } | null;
   /** Page bytes of one round. */
   setBytes: number | null;
+  /** Rounds that were asked for. */
   rounds: number;
+  /** Rate of restores. */
   restore: RecordRate | null;
+  /** Rate of saves. */
   save: RecordRate | null;
+  /** Predicted time of a prompt; null: recurrent states alone are kept there, or too little was measured. */
   prompt: PromptCost | null;
 }
 

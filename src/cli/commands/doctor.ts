@@ -56,12 +56,13 @@ export interface LinkPace {
 }
 
 export interface Outlook {
+  /** Length of the prompt. */
   tokens: number;
   /** True where no prompt of that length was computed yet. */
   isBeyond: boolean;
   /** True: `restoreMs` follows from what this engine's restores took; otherwise from links as measured now. */
   isSeen: boolean;
-  /** True: `computeMs` and `restoreMs` hold what lies between the engine's server and its steps, as restored requests showed it. */
+  /** True: `computeMs` and `restoreMs` include the time that a request takes between the engine's server and its steps, as measured for restored requests. */
   hasAside: boolean;
   /** False: the engine has restored too little to know how long it copies, and that time is left out of `restoreMs`. */
   hasLoaded: boolean;
@@ -153,7 +154,7 @@ async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<bool
     await import("../doctor/shared-doctor.ts");
   if (call.options.shmPeer === true) {
     await answerShared(path);
-    call.print({ answered: true }, ["The other one has its figures."]);
+    call.print({ answered: true }, ["the other process has measured; its output has the figures"]);
     return true;
   }
   const { report, place } = await measureShared(path);
@@ -163,15 +164,16 @@ async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<bool
 }
 
 const BEYOND =
-  "  * longer than any prompt that the engine has computed since it started: its times follow from shorter prompts";
+  "  * longer than any prompt that the engine has computed since it started: times calculated from shorter prompts";
 const UNLOADED =
   "  restored: without the engine's copying, because it has restored fewer than two prompts since it started";
-const SEEN = "  restored: as this engine's restores took so far, and computing what they leave";
+const SEEN = "  restored: calculated from this engine's restores so far, and computing the rest";
 const ASIDE =
-  "  both: from a request's arrival at the engine's server to its first token, as restored requests showed";
-const NO_ASIDE = "  both: without what lies between the engine's server and its steps";
+  "  both: from a request's arrival at the engine's server to its first token, as measured for restored requests";
+const NO_ASIDE =
+  "  both: without the time that a request takes between the engine's server and its steps";
 const LEFT_OUT =
-  "  restored: at least, by links as measured now; after a few restores of an idle engine, what they took takes its place";
+  "  restored: at least this long, calculated from the links as measured now; after a few restores by an idle engine, calculated from those restores";
 
 /** Measures each vault that answers, one at a time, because they may share a link. Findings report the others. */
 async function measure(

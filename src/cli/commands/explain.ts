@@ -31,7 +31,7 @@ async function explain(call: Call): Promise<boolean> {
   const most = req === "" ? SHOWN_DEFAULT : EXPLAIN_MAX;
   const socket = call.sidecarSocket();
   const requests = await askSidecar(socket, (link) => link.explain(req, most));
-  const which = req === "" ? "yet: engines have asked nothing" : `"${req}"`;
+  const which = req === "" ? "yet: no engine has sent one" : `"${req}"`;
   const none = `the sidecar remembers no request ${which}`;
   const texts = await divergenceTexts(requests);
   const shown = requests.map((account, at) => withText(account, texts[at] ?? null));

@@ -154,7 +154,7 @@ function leftInBucket({ name, address }: VaultTarget): Flushed {
 
 function describeLeft({ target, address, byHand }: Flushed): string[] {
   return [
-    `${target} at ${address}: its objects stay, and are restored again: it does not tell models and tenants apart. Flush it by --namespace, or remove all of it and flush again:`,
+    `${target} at ${address}: its objects stay, and engines may restore them: a bucket does not tell models and tenants apart. Flush it with --namespace, or remove all its objects and flush again:`,
     `  ${byHand}`,
   ];
 }
@@ -276,7 +276,7 @@ function withAdvice({ code, message }: TierkvError): string {
 }
 
 const OWN_CACHE =
-  "what a running engine holds on its GPU is its own: POST /reset_prefix_cache to it, or restart it";
+  "a flush does not empty an engine's own cache: send POST /reset_prefix_cache to a running engine, or restart it";
 
 const NOTHING_OF_TENANT =
   "nothing of this tenant was found: the salt must be the requests' own, and where [sidecar] record_keys is set, this machine must have the keys";
@@ -290,18 +290,18 @@ function isNothing({ records, sidecars, error }: Flushed): boolean {
 
 function describe(flushed: Flushed): string[] {
   const { target, address, records, bytes, diskBytes, error } = flushed;
-  if (error !== null) return [`nothing dropped: ${error}; what it holds stays until it is flushed`];
+  if (error !== null) return [`nothing dropped: ${error}; its records stay until it is flushed`];
   if (storeKind(address) === "s3") return [`${target} at ${address}: ${records} objects removed`];
   if (storeKind(address) !== null) {
     if (flushed.unknownModel) return [`${target} at ${address}: nothing dropped`];
     const seconds = Math.ceil((2 * COLD_WATCH_MS) / 1000);
     return [
-      `${target} at ${address}: out of reach for all clients, and left to its eviction; sidecars drop their copies within ${seconds} s`,
+      `${target} at ${address}: no client reads the flushed records any more, and Valkey evicts them; sidecars drop their copies within ${seconds} s`,
     ];
   }
   const onDisk = diskBytes === 0 ? "" : `, ${showBytes(diskBytes)} on disk`;
   const but = flushed.volatile
-    ? "; the disk or its archive did not take note: flush again, or they may return"
+    ? "; the disk or the archive did not record the flush: flush again, or records may come back after a restart"
     : "";
   return [
     `${target} at ${address}: ${records} records dropped, ${showBytes(bytes)} freed${onDisk}${but}`,

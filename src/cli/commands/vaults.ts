@@ -25,8 +25,8 @@ export function addVaults(program: Command): void {
       "Asks this machine's sidecar for each vault of its pools: share of the blocks, fill, read and write rates, and\n" +
         "state. A vault that has left its pool owns no blocks, and sidecars look up its remaining records for an hour.\n" +
         "A share counts the vault's weight (x0.1), and follows it within seconds. Unusable blocks miss an earlier one;\n" +
-        "misplaced blocks belong to another vault now. A bucket behind a vault or a Valkey owns none: it is asked for what\n" +
-        "that lacks. Exit code 1 if there is no vault.",
+        "misplaced blocks belong to another vault now. A bucket behind a vault or a Valkey owns no blocks: it is asked for\n" +
+        "blocks that the first place lacks. Exit code 1 if there is no vault.",
     )
     .example("tierkv vaults ls --json")
     .does(list);
@@ -35,9 +35,9 @@ export function addVaults(program: Command): void {
     .summary("move a vault's records to the other vaults of its pool")
     .description(
       "Stops new records to the vault, and copies its records to the vaults that will own them. The vault serves its\n" +
-        "records meanwhile. Needs the vault's admin token. After an interruption, run it again; records already moved\n" +
-        "stay moved. Then remove the address from [cluster] on all machines and stop the vault. A restart of the vault,\n" +
-        "or --end, lets it take records again. Exit code 1 if another run may move more.",
+        "records meanwhile. Needs admin tokens of all vaults of the pool. After an interruption, run it again; records\n" +
+        "already moved stay moved. Then remove the address from [cluster] on all machines and stop the vault. A restart of\n" +
+        "the vault, or --end, lets it take records again. Exit code 1 if another run may move more.",
     )
     .option("--rate <bytes>", "most bytes per second to move (default: pauses half of the time)")
     .option("--end", "stop draining; the vault takes records again")

@@ -4,11 +4,13 @@ import type { EngineStatus } from "../../sidecar/engine/engine-status.ts";
 
 /** All byte counts are of the engine's pages, before encoding. */
 export interface Allowance {
+  /** Length of the engine's longest prompt. */
   promptTokens: number;
   /** Bytes saved of that prompt: all its attention blocks. */
   promptBytes: number;
   /** Seconds until the vaults hold it; null: no vault was measured. */
   saveS: number | null;
+  /** Shared memory of the engine. */
   arenaBytes: number;
   /** The part of `arenaBytes` that saves may fill. */
   saveBytes: number;

@@ -13,26 +13,32 @@ import type { Progress } from "../shell/progress.ts";
 
 /** Times to the first token of one prompt. */
 export interface Pace {
+  /** Length of the prompt. */
   tokens: number;
-  /** While no cache holds it. */
+  /** Milliseconds to its first token, while no cache holds it. */
   ms: number;
-  /** Left to the engine by a restore: the same prompt again, from its own cache; without such a cache, a prompt of one block. */
+  /** Milliseconds that a restore leaves to the engine: the same prompt again, from its own cache; without such a cache, a prompt of one block. */
   restMs: number;
 }
 
 export interface FarEngine {
+  /** Model that the engine serves. */
   model: string;
+  /** Its longest prompt. */
   longestTokens: number;
   /** null: its metrics do not say. */
   hasPrefixCache: boolean | null;
-  /** Prompt tokens since its start; `hitTokens` of them were in its own cache. */
+  /** Prompt tokens since its start. */
   askedTokens: number;
+  /** Tokens of these that were in its own cache. */
   hitTokens: number;
   /** Tokens of its blocks. */
   blockTokens: number;
+  /** Milliseconds of a small request. */
   roundTripMs: number;
   /** Bytes per second to the engine, a lower bound set by its reading. null: it refuses bodies of that size. */
   bytesPerS: number | null;
+  /** Measured prompts of growing length. */
   paces: Pace[];
 }
 

@@ -22,13 +22,17 @@ import type { Config } from "../../config/config.ts";
 
 /** Figures of one rail; null where it does not work. */
 export interface RailBench {
+  /** Address of the vault in that network. */
   address: string;
   /** Local address; null: the system chooses. */
   local: string | null;
+  /** Why it could not be measured; null: it was. */
   error: string | null;
   /** Milliseconds of the fastest look-up of one key. */
   rttMs: number | null;
+  /** Bytes per second from the vault; null: not measured. */
   fromBytesPerS: number | null;
+  /** Bytes per second to the vault; null: not measured. */
   toBytesPerS: number | null;
   /** MTU in bytes; null: the system does not report it. */
   mtu: number | null;

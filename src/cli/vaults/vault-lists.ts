@@ -66,11 +66,11 @@ export function describeWritten(
 ): string {
   const settings = Object.entries(lists).map(([name, list]) => settingOf(name, list));
   if (isDone) return `${path}: ${settings.join(", ")}`;
-  const by = `write below [cluster] in it: ${settings.join(", ")}`;
-  const why = trouble === undefined ? "edited surely" : `written (${trouble})`;
+  const by = `write below its [cluster]: ${settings.join(", ")}`;
+  const why = trouble === undefined ? "edited safely" : `written (${trouble})`;
   return problem === null
     ? `${path} could not be ${why}: ${by}`
-    : `${path} was left as it is, because of ${problem.message}; then ${by}`;
+    : `${path} was not changed, because it has a mistake: ${problem.message}; mend it, then ${by}`;
 }
 
 function settingOf(name: string, list: readonly string[]): string {

@@ -19,11 +19,15 @@ export interface Model {
 
 /** For `tierkv gateway status`. */
 export interface EngineStatus {
+  /** Address. */
   engine: string;
+  /** `draining`: it gets no more requests. */
   state: "up" | "down" | "draining";
   /** Why the engine is down; empty unless it is. */
   reason: string;
+  /** Requests in flight there. */
   inFlight: number;
+  /** Models that it serves. */
   models: string[];
 }
 

@@ -38,12 +38,17 @@ export interface Decision {
 
 /** Totals of one engine's recorded requests with a known prompt: tokens summed, milliseconds at the median. */
 export interface Recent {
+  /** Number of requests. */
   requests: number;
+  /** Tokens of their prompts. */
   tokens: number;
+  /** Tokens of these that the engine held. */
   held: number;
+  /** Tokens of these that it pulled from vaults. */
   pulled: number;
-  /** Medians of requests whose first token was measured; null: none was. */
+  /** Median of the predicted times to the first token, of requests whose first token was measured; null: none was. */
   predictedMs: number | null;
+  /** Median of the measured times. */
   measuredMs: number | null;
 }
 

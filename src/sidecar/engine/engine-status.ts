@@ -24,7 +24,7 @@ export interface EngineStatus {
   model: string;
   /** First 16 hex digits; null until the scheduler has sent it. */
   namespace: string | null;
-  /** Progress of the name; no block is kept or restored before it is complete. */
+  /** Progress of the name; no block is saved or restored before it is complete. */
   naming: NamingState;
   /** Worker ranks of the engine. */
   world: number;
@@ -54,6 +54,7 @@ export interface EngineStatus {
   fidelity: EngineFidelity;
   /** Blocks by group; empty before the arena is there. */
   groups: BlockKind[];
+  /** Shared memory; null: not made yet. `saveSlots`: for saves of all workers; `longestTokens`: of the longest prompt that is restored whole; `unmapped`: workers that cannot use it. */
   arena: {
     bytes: number;
     slotBytes: number;

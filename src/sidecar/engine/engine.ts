@@ -147,7 +147,7 @@ export class Engine {
     const name = namespace.toString("hex");
     this.#logger.error(
       { model: this.#model, namespace: name, reason: naming.refused },
-      "stored blocks are not what the engine computes: nothing of them is used until they are flushed",
+      "stored blocks differ from what the engine computes: none of them is used until they are flushed; then restart the engine",
     );
   }
 

@@ -3,6 +3,7 @@ import type { RecordClass } from "../../base/block.ts";
 
 /** Costs of a prompt of `tokens` for this engine, as far as they are known. */
 export interface Forecast {
+  /** Length of the prompt. */
   tokens: number;
   /** True where no prompt of that length was computed yet, so that times follow from shorter prompts. */
   isBeyond: boolean;

@@ -30,7 +30,9 @@ export type CodecWhy = "unweighed" | "unmeasured" | "full" | "exact" | "sooner";
 
 /** The form of blocks for one vault. */
 export interface Form {
+  /** Name of the codec. */
   codec: CodecName;
+  /** Reason: `unweighed` (no block was measured yet), `unmeasured` (the link), `full` (the vault is more than half full), `exact` (the exact form takes little longer), `sooner` (restores fastest). */
   why: CodecWhy;
   /** Rate of the link at the choice; null: not measured. */
   bytesPerS: number | null;

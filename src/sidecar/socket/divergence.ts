@@ -15,8 +15,9 @@ export interface Divergence {
   earlier: string;
   /** True where it lies in the earlier request's answer. */
   isAnswer: boolean;
-  /** Tokens that were replaced, and tokens that replace them, where equal text follows; otherwise 0. */
+  /** Tokens that were replaced, where equal text follows; otherwise 0. */
   gone: number;
+  /** Tokens in their place. */
   come: number;
   /** Equal tokens behind them; with `salt`, equal tokens from the start. */
   same: number;
@@ -26,9 +27,11 @@ export interface Divergence {
   tokenizer: string;
   /** Token ids of the message's beginning, which name its role; empty: not known. */
   head: number[];
-  /** Token ids before the difference, and behind it in the earlier prompt and in this one. */
+  /** Token ids before the difference. */
   before: number[];
+  /** Token ids behind it in the earlier prompt. */
   was: number[];
+  /** Token ids behind it in this prompt. */
   now: number[];
 }
 

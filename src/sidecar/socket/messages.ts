@@ -188,7 +188,7 @@ export interface Unasked {
   traceparent: string;
 }
 
-/** Progress of an engine's name; only a complete one is announced, and no block is kept or restored before. */
+/** Progress of an engine's name; only a complete one is announced, and no block is saved or restored before. */
 export interface NamingState {
   percent: number;
   /** Reason why there will be no name; empty: there may be one. */

@@ -2,6 +2,7 @@
 
 /** Sums since the sidecar started. */
 export interface LedgerStatus {
+  /** Requests for which an engine loaded blocks. */
   restores: number;
   /** Prompt tokens that engines did not compute. */
   tokens: number;

@@ -23,8 +23,9 @@ export type WasStored = (key: string) => boolean;
 export type ByOutcome = Record<"held" | "gone", HistogramSnapshot>;
 
 export interface ReuseStatus {
+  /** Seconds between two uses of a block, by whether it was still held (`held`, `gone`). */
   gapS: ByOutcome;
-  /** Record bytes that this sidecar stored between the two uses. */
+  /** Record bytes that this sidecar stored between the two uses, in the same way. */
   storedBytes: ByOutcome;
 }
 

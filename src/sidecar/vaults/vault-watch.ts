@@ -44,9 +44,13 @@ export interface VaultSeen {
 }
 
 export interface DiskSeen {
+  /** Bytes of files on the disk. */
   usedBytes: number;
+  /** Bytes that the vault may use there. */
   maxBytes: number;
+  /** Records on the disk. */
   records: number;
+  /** True while writes to the disk fail. */
   failing: boolean;
   /** null: it has none. `pendingBytes`: not there yet. */
   archive: { failing: boolean; trouble: string; pendingBytes: number } | null;

@@ -54,8 +54,8 @@ test("what restores took replaces the links' rates in a forecast, and is named",
   const said = (all: Forecast[]): string => verdict("m", outlook(all, link(10e9))).join("\n");
   const seen = FORECAST.map((one) => ({ ...one, seenMs: 7 }));
   expect(outlook(seen, link(10e9)).map(({ restoreMs }) => restoreMs)).toEqual([7 + 2, 7 + 2]);
-  expect(said(seen)).toContain("as this engine's restores took so far");
-  expect(said(FORECAST)).toContain("at least, by links as measured now");
+  expect(said(seen)).toContain("calculated from this engine's restores so far");
+  expect(said(FORECAST)).toContain("at least this long, calculated from the links as measured now");
 });
 
 test("what lies beside look-up, load and computing is a part of both times, once answers have shown it", () => {
@@ -64,7 +64,9 @@ test("what lies beside look-up, load and computing is a part of both times, once
   const [first] = outlook(shown, link(10e9));
   expect([first!.computeMs, first!.restoreMs]).toEqual([10 + 5, 7 + 2 + 5]);
   expect(said(shown)).toContain("both: from a request's arrival at the engine's server");
-  expect(said(FORECAST)).toContain("both: without what lies between the engine's server");
+  expect(said(FORECAST)).toContain(
+    "both: without the time that a request takes between the engine's server",
+  );
 });
 
 test("the last line says what to do next", () => {

@@ -103,5 +103,5 @@ test("a request the sidecar does not know is said to be unknown", async () => {
   const { exitCode, stdout } = await runInside(["explain", "nobody", "--config", config]);
   expect([exitCode, stdout.trim()]).toEqual([1, 'the sidecar remembers no request "nobody"']);
   const all = await runInside(["explain", "--config", config]);
-  expect(all.stdout).toBe("the sidecar remembers no request yet: engines have asked nothing\n");
+  expect(all.stdout).toBe("the sidecar remembers no request yet: no engine has sent one\n");
 });

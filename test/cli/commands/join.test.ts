@@ -146,7 +146,7 @@ describe("a vault and a join", () => {
     });
     const { exitCode, stdout } = await joinWith(next.stdout.trim(), ["--config", path]);
     expect(exitCode).toBe(1);
-    expect(stdout).toContain(`write below [cluster] in it: ssm_cold = "127.0.0.1:${started.port}"`);
+    expect(stdout).toContain(`write below its [cluster]: ssm_cold = "127.0.0.1:${started.port}"`);
     expect(readFileSync(path, "utf8")).toBe(dotted);
   });
 
@@ -209,7 +209,7 @@ describe("a vault and a join", () => {
     writeFileSync(path, before);
     const { exitCode, stdout } = await joinWith(overLoopback(started), ["--config", path]);
     expect([exitCode, readFileSync(path, "utf8")]).toEqual([1, before]);
-    expect(stdout).toMatch(/was left as it is, because of .*kv_cold = /);
+    expect(stdout).toMatch(/was not changed, because it has a mistake: .*kv_cold = /);
   });
 
   test("where nothing can be kept the code is not used up", async () => {

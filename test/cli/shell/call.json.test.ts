@@ -13,6 +13,17 @@ test("docs/json.md is current; renew it with `npx vitest run -c test/vitest.conf
   await expect(PAGE).toMatchFileSnapshot("../../../docs/json.md");
 });
 
+test("each field on the page has a meaning, and no type is cut within its braces", () => {
+  const rows = PAGE.split("\n").filter((line) => /^\| `\w+` \| `/.test(line));
+  expect(rows.length).toBeGreaterThan(200);
+  const cells = rows.map((row) => row.split(/(?<!\\) \| /));
+  expect(cells.filter(([, , meaning = ""]) => meaning.replace(/\|$/, "").trim() === "")).toEqual(
+    [],
+  );
+  const count = (text: string, mark: string): number => text.split(mark).length;
+  expect(cells.filter(([, type = ""]) => count(type, "{") !== count(type, "}"))).toEqual([]);
+});
+
 /** Names of all fields in a value; keys of maps by address, counter or class are left out. */
 function namesIn(value: unknown, under = ""): string[] {
   if (Array.isArray(value)) return value.flatMap((one) => namesIn(one, under));

@@ -67,9 +67,9 @@ TRUTH_DB_MIN: Final = 12.0
 TRUTH_LOSSY_DB_MIN: Final = 6.0
 #: Agreement of equal blocks, dB.
 TRUTH_DB_MAX: Final = 300.0
-#: Requests the shim keeps state for; later ones run untouched.
+#: Requests the shim keeps state for; later requests run untouched.
 REQUESTS_MAX: Final = 16384
-#: Files of a model; one with more has no name.
+#: Files of a model; a model with more files has no namespace.
 WEIGHT_FILES_MAX: Final = 20_000
 #: Threads that read a model's files, and their niceness.
 NAMING_THREADS_MAX: Final = 16

@@ -108,8 +108,8 @@ class Naming:
         if self._lossy_past not in (0, fidelity):
             log.warning(
                 "tierKV: the sidecar now stores with fidelity %d, this engine holds blocks of fidelity %d; nothing is "
-                "kept or restored until the engine is restarted, or [turbo_quant], [codec] and its certificates are as "
-                "they were",
+                "saved or restored until the engine is restarted, or [turbo_quant], [codec] and its certificates are "
+                "as they were",
                 fidelity,
                 self._lossy_past,
             )
@@ -194,7 +194,7 @@ class Naming:
         if refused and refused != self._complained:
             self._complained = refused
             self._counters.add("names_refused")
-            log.warning("tierKV: nothing is kept or restored: %s", refused)
+            log.warning("tierKV: nothing is saved or restored: %s", refused)
         return refused
 
     def name(self, connection: int, send: Callable[[Frame], bool]) -> bool:
