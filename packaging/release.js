@@ -54,7 +54,9 @@ const targets = chosen();
 const folder = resolve(values.folder);
 const program = join(folder, "program");
 if (existsSync(folder) && readdirSync(folder).length > 0 && !existsSync(join(folder, SUMS))) {
-  process.stderr.write(`${folder} cannot take the artefacts: it holds other files; empty it, or name another one with --folder\n`);
+  process.stderr.write(
+    `${folder} cannot take the artefacts: it holds other files; empty it, or name another one with --folder\n`,
+  );
   process.exit(2);
 }
 rmSync(folder, { recursive: true, force: true });

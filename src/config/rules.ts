@@ -22,8 +22,8 @@ export interface Breach {
 
 type Rule = (config: Config) => Breach | null;
 
-/** Hosts that stand for every address of a machine. */
-const LISTEN_ONLY: ReadonlySet<string> = new Set(["0.0.0.0", "::"]);
+/** Hosts that stand for every address of a machine, of either family. */
+const LISTEN_ONLY = /^(?:0(?:\.0){3}|::)$/;
 const FILE_URL = "file://";
 
 /** Whether two folders are one, or one lies in the other. */
@@ -149,7 +149,7 @@ const dialledAreMachines: Rule = ({ cluster: { kvCold, ssmCold }, gateway: { eng
     ["cluster", "ssm_cold", ssmCold],
     ["gateway", "engines", engines],
   ] as const) {
-    const any = all.find(({ host }) => LISTEN_ONLY.has(host));
+    const any = all.find(({ host }) => LISTEN_ONLY.test(host));
     if (any === undefined) continue;
     return {
       path: [section, name],

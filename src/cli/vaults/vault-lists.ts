@@ -114,13 +114,12 @@ export function changeList(call: Call, only: RecordClass | undefined, isAdded: b
   if (problem !== null) throw problem;
   const [before, after = []] = [listOf(config, first), lists[first]];
   const moved = movedShare(before, after, cutOf(first));
-  const isUnjoined = isAdded && !isReached(config, address);
   call.print({ classes, vaults: after, moved, path, isDone }, [
     describeWritten(written, lists),
-    ...(isUnjoined ? [NOT_JOINED] : []),
-    ...(before.length === 0 ? [] : [describeMoved(moved)]),
+    ...remarkOnJoining(config, isAdded ? address : null),
+    ...movedFrom(before, moved),
     ...remarkOn(config, lists),
-    ...(isAdded && only === undefined ? remarkOnStates(config, address) : []),
+    ...remarkOnStates(config, isAdded && only === undefined ? address : null),
     "write the same on all machines of the pool, and start running sidecars again",
   ]);
   return isDone;
@@ -130,10 +129,14 @@ function remarkOn(config: Config, lists: Partial<Record<RecordClass, string[]>>)
   return hasTwoPlaces(changedOf(config, lists)) ? [] : [ONE_PLACE];
 }
 
-/** Says that the list of recurrent states was left as it is. */
-function remarkOnStates(config: Config, address: string): string[] {
+function remarkOnJoining(config: Config, added: string | null): string[] {
+  return added === null || isReached(config, added) ? [] : [NOT_JOINED];
+}
+
+/** Says that the list of recurrent states was left as it is. `address`: null where a class was named, or nothing added. */
+function remarkOnStates(config: Config, address: string | null): string[] {
   const known = listOf(config, "ssm");
-  if (known.length === 0 || known.includes(address)) return [];
+  if (address === null || known.length === 0 || known.includes(address)) return [];
   const also = `tierkv vaults add ${address} --class ssm`;
   return [`ssm_cold does not name it; a vault of both classes (role cold) needs \`${also}\`, too`];
 }
@@ -159,6 +162,9 @@ function changedList(
   if (list.length > 0) return list;
   throw wrong(`it is the only one: take ${key} out of ${config.path ?? "the file"}`);
 }
+
+const movedFrom = (before: readonly string[], moved: number): string[] =>
+  before.length === 0 ? [] : [describeMoved(moved)];
 
 const describeMoved = (moved: number): string =>
   `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`;

@@ -3,6 +3,7 @@ import {
   countBits,
   HASH_BYTES,
   hasBit,
+  keyCount,
   newBitmap,
   PACKED_KEY_BYTES,
   setBit,
@@ -10,6 +11,7 @@ import {
 import type { ItemStatus } from "../../base/block.ts";
 import { ItemStatus as Status } from "../../base/block.ts";
 import { toTierkvError } from "../../base/errors.ts";
+import type { TierkvError } from "../../base/errors.ts";
 import { TIER_COST_SMOOTHING, TIER_KEYS_MIN } from "../../base/limits/cold.ts";
 import type { Logger } from "../../base/log.ts";
 import type { Goodput } from "../../base/native.ts";
@@ -153,23 +155,45 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
     purpose: Purpose = OF_A_REQUEST,
   ): Promise<readonly Offer[]> {
     const untilMs = nowMs() + deadlineMs;
-    const count = keys.length / PACKED_KEY_BYTES;
-    let failure: unknown = null;
-    const offers = await this.inner.find(namespace, keys, deadlineMs, purpose).catch((error) => {
-      failure = error;
-      return [];
-    });
-    // The first place's own archive comes before the bucket.
-    const near = offers.map((offer) =>
-      offer.source === this.inner ? { ...offer, source: this } : offer,
-    );
-    const isHeld = (at: number): boolean => near.some((offer) => hasBit(offer.keys, at));
-    const missing = purpose.isCounted ? [...Array(count).keys()].filter((at) => !isHeld(at)) : [];
+    const [near, failure] = await this.#near(namespace, keys, deadlineMs, purpose);
     const leftMs = untilMs - nowMs();
-    if (near.length > 1 || missing.length < TIER_KEYS_MIN || this.#far.isDown || leftMs < 1) {
-      if (failure !== null) throw failure;
-      return near;
+    const isAsked = purpose.isCounted && near.length <= 1 && !this.#far.isDown && leftMs >= 1;
+    const far = isAsked ? await this.#missing(near, namespace, keys, leftMs, purpose) : null;
+    // Why the first place did not answer says more than that the bucket has nothing.
+    if (failure !== null && (far === null || countBits(far.keys, keyCount(keys)) === 0))
+      throw failure;
+    return far === null ? near : [...near, far];
+  }
+
+  /** Returns what the first place offers, its own archive included; where it does not answer, nothing and why. */
+  async #near(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    purpose: Purpose,
+  ): Promise<[readonly Offer[], TierkvError | null]> {
+    try {
+      const offers = await this.inner.find(namespace, keys, deadlineMs, purpose);
+      const ours = (offer: Offer): Offer =>
+        offer.source === this.inner ? { ...offer, source: this } : offer;
+      return [offers.map(ours), null];
+    } catch (error) {
+      return [[], toTierkvError(error)];
     }
+  }
+
+  /** Asks the bucket for what is not offered; null: that is too little, or the bucket does not answer. */
+  async #missing(
+    near: readonly Offer[],
+    namespace: Buffer,
+    keys: Buffer,
+    leftMs: number,
+    purpose: Purpose,
+  ): Promise<Offer | null> {
+    const count = keyCount(keys);
+    const isHeld = (at: number): boolean => near.some((offer) => hasBit(offer.keys, at));
+    const missing = [...Array(count).keys()].filter((at) => !isHeld(at));
+    if (missing.length < TIER_KEYS_MIN) return null;
     const asked = withRuns(keys, missing);
     try {
       const packed = Buffer.concat(asked.map((at) => keyOf(keys, at)));
@@ -177,13 +201,10 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
       const bits = newBitmap(count);
       for (const [place, at] of asked.entries())
         if (found !== undefined && hasBit(found.keys, place) && !isHeld(at)) setBit(bits, at);
-      // Why the first place did not answer says more than that the bucket has nothing.
-      if (failure !== null && countBits(bits, count) === 0) throw failure;
-      return [...near, { source: this.#far, keys: bits, cost: this.#far.cost }];
+      return { source: this.#far, keys: bits, cost: this.#far.cost };
     } catch (error) {
-      if (failure !== null) throw failure;
       this.#logger.debug({ err: toTierkvError(error) }, "the bucket was not asked");
-      return near;
+      return null;
     }
   }
 

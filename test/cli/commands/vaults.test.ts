@@ -196,7 +196,7 @@ test("a file that cannot be replaced is left alone with the reason, and is not r
   const refused = change(["a:1", "b:1"]);
   expect(refused.isDone).toBe(false);
   expect(describeWritten(refused, { kv: ["a:1", "b:1"] })).toMatch(
-    /could not be written \(ENAMETOOLONG.*write below \[cluster\] in it: kv_cold = \["a:1", "b:1"\]$/,
+    /could not be written \(ENAMETOOLONG.*write below its \[cluster\]: kv_cold = \["a:1", "b:1"\]$/,
   );
   expect(readFileSync(config, "utf8")).toBe(toml);
 });

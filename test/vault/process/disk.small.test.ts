@@ -1,4 +1,5 @@
 // Owns the proof that a disk too small for a vault is refused with a fix that the vault then accepts.
+import type * as Fs from "node:fs";
 import { expect, test, vi } from "vitest";
 import { vaultDisk } from "../../../src/vault/process/disk.ts";
 import { testConfig, testDirectory } from "../../support/sidecars.ts";
@@ -6,9 +7,9 @@ import { testConfig, testDirectory } from "../../support/sidecars.ts";
 const MIB = 1024 ** 2;
 
 vi.mock("node:fs", async (original) => {
-  const all = await original<typeof import("node:fs")>();
+  const all = await original<typeof Fs>();
   const small = (...of: Parameters<typeof all.statfsSync>): unknown => {
-    return { ...all.statfsSync(...of), blocks: 90, bavail: 90, bsize: 1024 ** 2 };
+    return Object.assign(all.statfsSync(...of), { blocks: 90, bavail: 90, bsize: 1024 ** 2 });
   };
   return { ...all, statfsSync: small };
 });
