@@ -3,7 +3,7 @@ import { Option } from "commander";
 import { toNamespace } from "../../base/block.ts";
 import type { Namespace, RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
-import { storeKind } from "../../base/hosts.ts";
+import { sharedPath, storeKind } from "../../base/hosts.ts";
 import { COLD_WATCH_MS } from "../../base/limits/cold.ts";
 import { FLUSH_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { PROGRESS_EVERY_MS } from "../../base/limits/tools.ts";
@@ -176,9 +176,11 @@ function unmatched(
   return namespace === null ? null : NOTHING_OF_NAMESPACE;
 }
 
-/** Returns a line if vaults answered, and none knows a model of that name. */
+/** Returns a line if vaults answered, and none knows a model of that name; shared memory knows no names. */
 function unknownModel(model: string, results: readonly Flushed[]): string | null {
-  const answered = results.filter(({ error }) => error === null);
+  const answered = results.filter(
+    ({ error, address }) => error === null && sharedPath(address) === null,
+  );
   if (answered.length === 0 || !answered.every((one) => one.unknownModel)) return null;
   const known = new Set(answered.flatMap(({ models }) => models));
   const names = known.size === 0 ? "no model" : [...known].join(", ");

@@ -14,6 +14,7 @@ import type { RunningVault } from "../../../src/vault/server.ts";
 import { startVault } from "../../../src/vault/server.ts";
 import { runInside } from "../../support/command-line.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
+import { openShared, regionAddress } from "../../support/regions.ts";
 import { closeAfterTest, openClient, openVault, SOON_MS } from "../../support/vaults.ts";
 import type { TestVault } from "../../support/vaults.ts";
 
@@ -319,4 +320,12 @@ test("a model that no vault knows is an error with the names that they know", as
   expect(exitCode).toBe(1);
   expect(stdout).toContain('no vault knows a model "wrong"');
   expect(stdout).toContain("they know Qwen/Qwen3-30B-A3B\n");
+  const region = await openShared(regionAddress());
+  const near = join(dir, "near.toml");
+  writeFileSync(near, `[cluster]\nkv_cold = ["${region.address}", "${vault.address}"]\n`);
+  const both = await runInside(["flush", "--config", near, "--yes", "--model", "wrong"]);
+  expect([both.exitCode, both.stdout]).toEqual([
+    1,
+    expect.stringContaining("no vault knows a model"),
+  ]);
 });
