@@ -1,4 +1,5 @@
 // Owns the figures of restores into SGLang's host pool, and of its server's first tokens: tierKV's storage beside SGLang's own file back-end.
+import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { figure, gigabytesPerSecond } from "./lib/figures.js";
 import { at } from "./lib/paths.js";
@@ -6,6 +7,9 @@ import { Stand } from "./lib/stand.js";
 
 const POOLS = fileURLToPath(new URL("./sglang_pages.py", import.meta.url));
 const SERVERS = fileURLToPath(new URL("./sglang_servers.py", import.meta.url));
+/** Environment with Mooncake, where bench/rivals/setup.sh has made it. */
+const RIVALS = at("bench", "rivals", ".venv");
+const MOONCAKE = existsSync(RIVALS) ? RIVALS : null;
 const TIMEOUT_MS = 1_200_000;
 const GIB = 2 ** 30;
 const WORK = { tokens: 4096, rounds: 9 };
@@ -19,7 +23,7 @@ const SERVED = { tokens: 1024, page: 64, layout: LAYOUTS[0] };
 const NEARLY = { on: "ratio", most: 1.1 };
 
 export const title =
-  "SGLang with Llama-3.1-8B's KV: tierKV beside SGLang's file back-end, into host memory and in its server";
+  "SGLang with Llama-3.1-8B's KV: tierKV beside SGLang's file back-end and Mooncake, into host memory and in its server";
 
 export async function run({ isQuick, say }) {
   const work = isQuick ? QUICK : WORK;
@@ -27,15 +31,15 @@ export async function run({ isQuick, say }) {
   for (const page of PAGES) {
     for (const layout of LAYOUTS) {
       say(`pages of ${page}, ${layout}`);
-      const { bytes, files, ours } = await ofPools({ ...work, page, layout });
-      figures.push(
-        figure(
-          `pages of ${page} tokens, ${layout}: rate of a prompt's look-up and reads`,
-          "GB/s",
-          gigabytesPerSecond(bytes, ours),
-          { beside: gigabytesPerSecond(bytes, files), of: "SGLang's HiCacheFile", floor: TWICE },
-        ),
-      );
+      const { bytes, files, ours, mooncake } = await ofPools({ ...work, page, layout });
+      const rate = (seconds) => gigabytesPerSecond(bytes, seconds);
+      const what = `pages of ${page} tokens, ${layout}: rate of a prompt's look-up and reads`;
+      const beside = { beside: rate(files), of: "SGLang's HiCacheFile", floor: TWICE };
+      figures.push(figure(what, "GB/s", rate(ours), beside));
+      if (mooncake !== undefined) {
+        const other = { beside: rate(mooncake), of: "SGLang's MooncakeStore over TCP" };
+        figures.push(figure(what, "GB/s", rate(ours), other));
+      }
     }
   }
   say("SGLang's server");
@@ -46,6 +50,9 @@ export async function run({ isQuick, say }) {
       `host memory: a prompt of ${work.tokens} tokens in reads of 128 pages, as HiCache makes them; both in one process, in turn; every read is compared with what was saved`,
       `server: a prompt of ${SERVED.tokens + 1} tokens, an answer of one; both servers in turn, the other one stopped`,
       "the file back-end's pages lie in the page cache; ours in a vault on this machine, as they are (raw)",
+      MOONCAKE === null
+        ? "Mooncake: not measured; bench/rivals/setup.sh installs it"
+        : "Mooncake's pages lie in a node on this machine, without checksums; four connections, as for us",
     ],
   };
 }
@@ -73,17 +80,28 @@ async function firstTokens(rounds) {
   ];
 }
 
-/** Measures reads into host pools, without a server. */
+/** Measures reads into host pools, without a server; with Mooncake in a network of its own, where there is a Mooncake. */
 async function ofPools(work) {
+  const python = process.env.TIERKV_TEST_SGLANG ?? at(".venv-sglang", "bin", "python");
+  const path = [at("bench"), at("test", "engine", "harness", "sglang_cpu"), at("python-shim")];
+  const env = {
+    PYTHONPATH: path.join(":"),
+    SGLANG_USE_CPU_ENGINE: "1",
+    HF_HUB_OFFLINE: "1",
+  };
+  const inside = ["--net", "--fork", "--kill-child", "sh", "-c", 'ip link set lo up && exec "$@"'];
+  // Mooncake's objects are whole pages, which lie in pieces where layers come first.
+  const run =
+    MOONCAKE === null || work.layout === "layer_first"
+      ? { python, env, before: [], more: {} }
+      : {
+          python: "unshare",
+          env,
+          before: [...inside, "sh", python],
+          more: { mooncake: MOONCAKE },
+        };
   const shape = { layers: 1, hidden: 64 };
-  return await measured(work, { shape, script: POOLS, arenaBytes: 1.5 * GIB }, () => ({
-    python: process.env.TIERKV_TEST_SGLANG ?? at(".venv-sglang", "bin", "python"),
-    env: {
-      PYTHONPATH: [at("test", "engine", "harness", "sglang_cpu"), at("python-shim")].join(":"),
-      SGLANG_USE_CPU_ENGINE: "1",
-      HF_HUB_OFFLINE: "1",
-    },
-  }));
+  return await measured(work, { shape, script: POOLS, arenaBytes: 1.5 * GIB }, () => run);
 }
 
 /** Measures two servers. */
@@ -103,9 +121,14 @@ async function measured({ tokens, page, layout, rounds }, { shape, script, arena
     const model = await stand.makeModel(shape);
     const address = await stand.vault(2 * GIB);
     const { config } = await stand.sidecar(address, { arenaBytes, codec: "raw" });
-    const flags = { config, folder: stand.path("pages"), model, layout, tokens, page, rounds };
-    const args = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, `${value}`]);
-    return await stand.python(["-P", script, ...args], { ...run(stand), timeoutMs: TIMEOUT_MS });
+    const { before = [], more = {}, ...how } = run(stand);
+    const own = { config, folder: stand.path("pages"), model, layout, tokens, page, rounds };
+    const flags = Object.entries({ ...own, ...more });
+    const args = flags.flatMap(([name, value]) => [`--${name}`, `${value}`]);
+    return await stand.python([...before, "-P", script, ...args], {
+      ...how,
+      timeoutMs: TIMEOUT_MS,
+    });
   } finally {
     await stand.close();
   }
