@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nightly
 
 #: Ranks share the processors of a small machine; SGLang asks which belong to whom where memory has one node.
-RANKS = {
+RANKS: dict[str, Any] = {
     "arguments": ("--tp-size", "2"),
     "variables": {"SGLANG_CPU_OMP_THREADS_BIND": "0|0"},
 }
@@ -92,7 +92,7 @@ def test_a_server_started_again_restores_in_another_layout(
 def test_ranks_and_latent_pages_come_back(
     start: Callable[..., SglangServer], cluster: Cluster, model: Spec, ranks: int
 ) -> None:
-    options: dict[str, Any] = RANKS if ranks == 2 else {}
+    options = RANKS if ranks == 2 else {}
     # Ranks of MLA hold equal pages, which the first one saves.
     savers = 1 if model is LATENT else ranks
     before = cluster.saved()
@@ -118,9 +118,10 @@ def test_ranks_and_latent_pages_come_back(
     cluster.wait_restoring(ranks)
     server.flush()
     is_restored(server.generate(text(2)), own)
-    server.end()
-    again = start(f"{name}-again", model, engines=ranks, **options)
-    is_restored(again.generate(text(2)), own)
+    if ranks == 2:
+        server.end()
+        again = start(f"{name}-again", model, engines=ranks, **options)
+        is_restored(again.generate(text(2)), own)
 
 
 def test_adapters_have_pages_of_their_own(
