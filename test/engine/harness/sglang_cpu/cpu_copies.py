@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import unpinned
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -213,4 +212,3 @@ def install() -> None:
     mla.transfer_kv_per_layer_mla = load_layer_first_mla
     mla.transfer_kv_all_layer_mla_lf_pf = backup_page_first_mla
     mla.transfer_kv_per_layer_mla_pf_lf = load_page_first_mla
-    unpinned.install()

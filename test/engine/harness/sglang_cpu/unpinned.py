@@ -1,4 +1,4 @@
-"""Memory that no GPU pins, where SGLang's LoRA pins it without asking for a GPU; installed by `cpu_copies`."""
+"""Memory that no GPU pins, where SGLang's LoRA pins it without asking for a GPU; a plug-in of SGLang."""
 
 from __future__ import annotations
 
