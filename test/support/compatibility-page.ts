@@ -219,8 +219,7 @@ const MLX_LINES: readonly (readonly [string, string])[] = [
 
 const LAYOUTS = "test_sglang_pools.py::test_pages_of_one_layout_are_read_in_every_other";
 const RANKS = "test_sglang_servers.py::test_ranks_and_latent_pages_come_back";
-const PUBLISHED =
-  "test_sglang_servers.py::test_published_models_answer_as_from_their_own_cache";
+const PUBLISHED = "test_sglang_servers.py::test_published_models_answer_as_from_their_own_cache";
 
 /** Lines of SGLang: its server, and its own pools without an engine. */
 const SGLANG_LINES: readonly (readonly [string, string])[] = [
@@ -248,7 +247,10 @@ const SGLANG_LINES: readonly (readonly [string, string])[] = [
     "server started again, each layout and I/O back-end, `timeout` and `best_effort`",
     "test_sglang_servers.py::test_a_server_started_again_restores_in_another_layout",
   ],
-  ["server with two tensor-parallel ranks: restored, cut, sidecar killed, started again", `${RANKS}[mha-2]`],
+  [
+    "server with two tensor-parallel ranks: restored, cut, sidecar killed, started again",
+    `${RANKS}[mha-2]`,
+  ],
   ["the same with MLA (MiniCPM3) and one rank", `${RANKS}[mla-1]`],
   ["the same with MLA and two ranks", `${RANKS}[mla-2]`],
   [

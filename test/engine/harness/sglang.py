@@ -34,9 +34,7 @@ ANSWER_S = 120.0
 
 LLAMA = Spec(layers=4, hidden=256, heads=8, kv_heads=4, head_dim=32, vocab=2048)
 #: Latent attention (MLA) that SGLang computes with torch alone.
-LATENT = Spec(
-    kind="minicpm3", layers=4, hidden=256, heads=8, kv_heads=8, head_dim=32, vocab=2048
-)
+LATENT = Spec(kind="minicpm3", layers=4, hidden=256, heads=8, kv_heads=8, head_dim=32, vocab=2048)
 TOKENS = 1500
 #: SGLang computes at least one token of a prompt.
 FULL_PAGES = (TOKENS - 1) // PAGE
