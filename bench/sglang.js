@@ -91,7 +91,7 @@ async function ofPools(work) {
   };
   const inside = ["--net", "--fork", "--kill-child", "sh", "-c", 'ip link set lo up && exec "$@"'];
   // Mooncake's objects are whole pages, which lie in pieces where layers come first.
-  const run =
+  const how =
     MOONCAKE === null || work.layout === "layer_first"
       ? { python, env, before: [], more: {} }
       : {
@@ -101,7 +101,7 @@ async function ofPools(work) {
           more: { mooncake: MOONCAKE },
         };
   const shape = { layers: 1, hidden: 64 };
-  return await measured(work, { shape, script: POOLS, arenaBytes: 1.5 * GIB }, () => run);
+  return await measured(work, { shape, script: POOLS, arenaBytes: 1.5 * GIB }, () => how);
 }
 
 /** Measures two servers. */
@@ -115,13 +115,13 @@ async function ofServers(work) {
   }));
 }
 
-async function measured({ tokens, page, layout, rounds }, { shape, script, arenaBytes }, run) {
+async function measured({ tokens, page, layout, rounds }, { shape, script, arenaBytes }, howIn) {
   const stand = new Stand();
   try {
     const model = await stand.makeModel(shape);
     const address = await stand.vault(2 * GIB);
     const { config } = await stand.sidecar(address, { arenaBytes, codec: "raw" });
-    const { before = [], more = {}, ...how } = run(stand);
+    const { before = [], more = {}, ...how } = howIn(stand);
     const own = { config, folder: stand.path("pages"), model, layout, tokens, page, rounds };
     const flags = Object.entries({ ...own, ...more });
     const args = flags.flatMap(([name, value]) => [`--${name}`, `${value}`]);

@@ -1,6 +1,7 @@
 """Owns SGLang's Mooncake storage for a bench: a master, a node that holds the pages, and SGLang's own class as client.
 
-Mooncake listens on all interfaces, so it belongs into a network namespace of its own. `bench/rivals/setup.sh` installs it.
+Mooncake listens on all interfaces, so it belongs into a network namespace of its own. `bench/rivals/setup.sh` installs
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the measuring of restores into SGLang's own host pool: tierKV's storage beside SGLang's file back-end and Mooncake's.
+"""Owns the measuring of restores into SGLang's own host pool: tierKV's storage beside SGLang's in files and Mooncake's.
 
 Runs in SGLang's environment. Prints one JSON line: seconds of a whole prompt's look-up and reads, by storage and round.
 """
@@ -74,7 +74,7 @@ def read_files(files: HiCacheFile, pool: Any, keys: list[str], at: torch.Tensor)
 
 
 def read_pages(storage: Any, pool: Any, keys: list[str], at: torch.Tensor) -> int:
-    """Do what HiCache's controller does with storages that fill the pool (`_page_get_zero_copy`); return the pages read."""
+    """Do what HiCache's controller does with storages that fill the pool (`_page_get_zero_copy`); return pages read."""
     found = storage.batch_exists(keys, HiCacheStorageExtraInfo([]))
     done = 0
     for start, some in batches(keys[:found]):

@@ -25,7 +25,7 @@ Seconds = dict[str, list[float]]
 
 
 class Measured:
-    """One server and its seconds. It runs only while it is asked, because an idle scheduler of SGLang keeps a core busy."""
+    """One server and its seconds. It runs only while it is asked: an idle scheduler of SGLang keeps a core busy."""
 
     def __init__(self, server: SglangServer, asked: list[int], other: list[int], page: int) -> None:
         self._server = server

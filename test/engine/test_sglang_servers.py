@@ -1,4 +1,4 @@
-"""Servers of SGLang one after the other, nightly: restarts, ranks, MLA, LoRA, published weights, and what is refused."""
+"""Servers of SGLang one after the other, nightly: restarts, ranks, MLA, LoRA, published weights, and refusals."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nightly
 
-#: Ranks share the processors of a small machine; SGLang asks which belong to whom where memory has one node.
+#: Ranks share the processors of a small machine: SGLang asks which belong to whom where memory has one node. Without
+#: a library of NCCL they talk by Gloo.
 RANKS: dict[str, Any] = {
     "arguments": ("--tp-size", "2"),
-    "variables": {"SGLANG_CPU_OMP_THREADS_BIND": "0|0"},
+    "variables": {"SGLANG_CPU_OMP_THREADS_BIND": "0|0", "SGLANG_NCCL_SO_PATH": "none"},
 }
 #: Published models, with prompts of whole pages and a rest.
 PROMPTS, PAGES, TAIL = 6, 24, 7
@@ -130,8 +131,8 @@ def test_adapters_have_pages_of_their_own(
     one, two = (
         write_adapter(tmp_path / name, LLAMA, seed=seed) for seed, name in enumerate(("one", "two"))
     )
-    arguments = ("--lora-paths", f"one={one}", f"two={two}", "--lora-backend", "torch_native")
-    arguments += ("--max-loras-per-batch", "4")
+    adapters = ("--lora-paths", f"one={one}", f"two={two}")
+    arguments = (*adapters, "--lora-backend", "torch_native", "--max-loras-per-batch", "4")
     server = start("lora", arguments=arguments)
     status, answer = server.post("/load_lora_adapter", {"lora_name": "late", "lora_path": two})
     assert status == 200, answer

@@ -218,7 +218,7 @@ const MLX_LINES: readonly (readonly [string, string])[] = [
 ];
 
 const LAYOUTS = "test_sglang_pools.py::test_pages_of_one_layout_are_read_in_every_other";
-const RANKS = "test_sglang_servers.py::test_ranks_and_latent_pages_come_back";
+const SERVED = "test_sglang_servers.py::test_ranks_and_latent_pages_come_back";
 const PUBLISHED = "test_sglang_servers.py::test_published_models_answer_as_from_their_own_cache";
 
 /** Lines of SGLang: its server, and its own pools without an engine. */
@@ -249,10 +249,10 @@ const SGLANG_LINES: readonly (readonly [string, string])[] = [
   ],
   [
     "server with two tensor-parallel ranks: restored, cut, sidecar killed, started again",
-    `${RANKS}[mha-2]`,
+    `${SERVED}[mha-2]`,
   ],
-  ["the same with MLA (MiniCPM3) and one rank", `${RANKS}[mla-1]`],
-  ["the same with MLA and two ranks", `${RANKS}[mla-2]`],
+  ["the same with MLA (MiniCPM3) and one rank", `${SERVED}[mla-1]`],
+  ["the same with MLA and two ranks", `${SERVED}[mla-2]`],
   [
     "server with LoRA adapters of `--lora-paths` and of `/load_lora_adapter`",
     "test_sglang_servers.py::test_adapters_have_pages_of_their_own",

@@ -29,6 +29,6 @@ def install() -> None:
     from sglang.srt.lora import layers  # noqa: PLC0415 - after SGLang's set-up
     from sglang.srt.lora.backend import torch_backend  # noqa: PLC0415
 
-    torch.Tensor.pin_memory = _as_it_is
+    setattr(torch.Tensor, "pin_memory", _as_it_is)  # noqa: B010 - its type is another
     for module in (layers, torch_backend):
         module.torch = _Torch()
