@@ -22,11 +22,24 @@ const TWICE = { on: "ratio", least: 2 };
 const SERVED = { tokens: 1024, page: 64, layout: LAYOUTS[0] };
 const NEARLY = { on: "ratio", most: 1.1 };
 
-export const title =
-  "SGLang with Llama-3.1-8B's KV: tierKV beside SGLang's file back-end and Mooncake, into host memory and in its server";
+const TITLES = {
+  pools:
+    "Restores into SGLang's host memory (Llama-3.1-8B's KV): tierKV beside SGLang's storages in files and Mooncake",
+  server:
+    "First tokens of SGLang's server (Llama-3.1-8B's KV): tierKV beside SGLang's storage in files",
+};
+const NOTES = [
+  "the file back-end's pages lie in the page cache; ours in a vault on this machine, as they are (raw)",
+];
 
-export async function run({ isQuick, say }) {
+export const titleOf = (part) => TITLES[part];
+
+export async function run({ isQuick, say, part }) {
   const work = isQuick ? QUICK : WORK;
+  return part === "pools" ? await reads(work, say) : await firstTokens(work.rounds);
+}
+
+async function reads(work, say) {
   const figures = [];
   for (const page of PAGES) {
     for (const layout of LAYOUTS) {
@@ -42,14 +55,11 @@ export async function run({ isQuick, say }) {
       }
     }
   }
-  say("SGLang's server");
-  figures.push(...(await firstTokens(work.rounds)));
   return {
     figures,
     notes: [
-      `host memory: a prompt of ${work.tokens} tokens in reads of 128 pages, as HiCache makes them; both in one process, in turn; every read is compared with what was saved`,
-      `server: a prompt of ${SERVED.tokens + 1} tokens, an answer of one; both servers in turn, the other one stopped`,
-      "the file back-end's pages lie in the page cache; ours in a vault on this machine, as they are (raw)",
+      ...NOTES,
+      `a prompt of ${work.tokens} tokens in reads of 128 pages, as HiCache makes them; all in one process, in turn; every read is compared with what was saved`,
       MOONCAKE === null
         ? "Mooncake: not measured; bench/rivals/setup.sh installs it"
         : "Mooncake's pages lie in a node on this machine, without checksums; four connections, as for us",
@@ -62,8 +72,8 @@ async function firstTokens(rounds) {
   const { ours, files } = await ofServers({ ...SERVED, rounds });
   const ms = (seconds) => seconds.map((each) => each * 1e3);
   const least = ours.host.map((each, round) => each + alone.ours[round]);
-  const what = `server, ${SERVED.tokens} tokens from tierKV: first token`;
-  return [
+  const what = `${SERVED.tokens} tokens from tierKV: first token`;
+  const figures = [
     figure(what, "ms", ms(ours.storage), {
       beside: ms(least),
       of: "a hit in SGLang's host memory, and the look-up and reads alone",
@@ -73,11 +83,13 @@ async function firstTokens(rounds) {
       beside: ms(files.storage),
       of: "SGLang's HiCacheFile",
     }),
-    figure("server, a hit in SGLang's host memory: first token", "ms", ms(ours.host), {
+    figure("a hit in SGLang's host memory: first token", "ms", ms(ours.host), {
       beside: ms(ours.device),
       of: "a hit in the device's memory",
     }),
   ];
+  const asked = `a prompt of ${SERVED.tokens + 1} tokens, an answer of one; both servers in turn, the other one stopped`;
+  return { figures, notes: [...NOTES, asked] };
 }
 
 /** Measures reads into host pools, without a server; with Mooncake in a network of its own, where there is a Mooncake. */
