@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
+from harness import reaper
 from harness.models import prompt
 from harness.processes import wait_until
 from harness.sglang import SglangServer, file_storage, storage
@@ -83,6 +86,9 @@ def main() -> None:
     for name in ("tokens", "page", "rounds"):
         parser.add_argument(f"--{name}", type=int, required=True)
     given = parser.parse_args()
+    # Servers have sessions of their own, and are stopped most of the time; none may outlive this process.
+    os.environ[reaper.MARK] = uuid.uuid4().hex
+    ending = reaper.start(os.environ[reaper.MARK])
     folder = Path(given.folder)
     folder.mkdir()
     common = {"layout": given.layout, "page": given.page, "tokens_max": 2 * given.tokens}
@@ -108,6 +114,7 @@ def main() -> None:
     finally:
         for server in servers.values():
             server.end()
+        ending.communicate()
     # The first round warms up.
     found = {
         name: {source: seconds[1:] for source, seconds in server.seconds.items()}
