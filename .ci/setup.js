@@ -214,6 +214,10 @@ const sglang = (() => {
       const env = { VIRTUAL_ENV: folder, UV_NO_CONFIG: "1" };
       const editable = ["--no-deps", "--no-build-isolation", "--editable", "python-shim"];
       await command("sglang", line, join(VENV_BIN, "uv"), ["pip", "install", ...editable], { env });
+      const check = [join(folder, "bin", "python"), ["-c", "import torch, sglang"]];
+      await command("sglang", line, ...check, {
+        fix: "SGLang does not import; python-shim/sglang.in says how its lock is made",
+      });
     },
   };
 })();

@@ -1,4 +1,4 @@
-"""Owns the measuring of restores into SGLang's own host pool: tierKV's storage beside SGLang's file back-end.
+"""Owns the measuring of restores into SGLang's own host pool: tierKV's storage beside SGLang's in files and Mooncake's.
 
 Runs in SGLang's environment. Prints one JSON line: seconds of a whole prompt's look-up and reads, by storage and round.
 """
@@ -11,6 +11,7 @@ import json
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 warnings.simplefilter("ignore")
@@ -26,6 +27,7 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E402
 from sglang.srt.plugins import load_plugins  # noqa: E402
 from sglang.srt.runtime_context import get_context  # noqa: E402
+from sglang_mooncake import Mooncake  # noqa: E402
 from tierkv.sglang.storage import TierKVStorage  # noqa: E402
 
 if TYPE_CHECKING:
@@ -71,13 +73,13 @@ def read_files(files: HiCacheFile, pool: Any, keys: list[str], at: torch.Tensor)
     return done
 
 
-def read_ours(ours: TierKVStorage, pool: Any, keys: list[str], at: torch.Tensor) -> int:
-    """Do what HiCache's controller does with ours (`_page_get_zero_copy`); return the pages read."""
-    found = ours.batch_exists(keys, HiCacheStorageExtraInfo([]))
+def read_pages(storage: Any, pool: Any, keys: list[str], at: torch.Tensor) -> int:
+    """Do what HiCache's controller does with storages that fill the pool (`_page_get_zero_copy`); return pages read."""
+    found = storage.batch_exists(keys, HiCacheStorageExtraInfo([]))
     done = 0
     for start, some in batches(keys[:found]):
         room = at[start * pool.page_size : (start + len(some)) * pool.page_size]
-        done += sum(ours.batch_get_v1(some, room, HiCacheStorageExtraInfo(keys[:start])))
+        done += sum(storage.batch_get_v1(some, room, HiCacheStorageExtraInfo(keys[:start])))
     return done
 
 
@@ -95,12 +97,41 @@ def measure(read: Callable[..., int], storage: Any, pool: Any, keys: list[str], 
     return seconds
 
 
+def keep(storage: Any, pool: Any, keys: list[str], at: torch.Tensor) -> None:
+    """Save all pages, and wait until the storage has them."""
+    until = time.monotonic() + WAIT_S
+    saved = 0
+    while saved < len(keys):  # slots come back as the vault takes the pages
+        some = keys[saved : saved + STORAGE_BATCH_SIZE]
+        room = at[saved * pool.page_size : (saved + len(some)) * pool.page_size]
+        saved += sum(storage.batch_set_v1(some, room, HiCacheStorageExtraInfo(keys[:saved])))
+        if time.monotonic() > until:
+            raise RuntimeError(f"{saved} of {len(keys)} pages were saved in time")
+    while storage.batch_exists(keys, HiCacheStorageExtraInfo([])) < len(keys):
+        if time.monotonic() > until:
+            raise RuntimeError("the storage did not get all pages in time")
+        time.sleep(0.05)
+
+
+def start_ours(config: HiCacheStorageConfig, path: str, pool: Any) -> TierKVStorage:
+    """Return tierKV's storage, connected to the sidecar of a configuration."""
+    config.extra_config = {"interface_v1": 1, "config_path": path}
+    ours = TierKVStorage(config, {})
+    ours.register_mem_pool_host(pool)
+    ours.on_host_pools_registered()
+    assert ours._link is not None  # noqa: SLF001
+    if not ours._link.wait_until_on(WAIT_S):  # noqa: SLF001
+        raise RuntimeError("the sidecar did not get ready in time")
+    return ours
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     for name, kind in (("config", str), ("folder", str), ("model", str), ("layout", str)):
         parser.add_argument(f"--{name}", type=kind, required=True)
     for name in ("tokens", "page", "rounds"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--mooncake", type=Path, help="environment with Mooncake")
     given = parser.parse_args()
     load_plugins()
     args = {
@@ -115,13 +146,7 @@ def main() -> None:
     config = HiCacheStorageConfig(0, 1, 0, 1, 0, 1, False, False, True, "bench")
     config.extra_config = {"file_storage_path": given.folder}
     files = HiCacheFile(config)
-    config.extra_config = {"interface_v1": 1, "config_path": given.config}
-    ours = TierKVStorage(config, {})
-    ours.register_mem_pool_host(pool)
-    ours.on_host_pools_registered()
-    assert ours._link is not None  # noqa: SLF001
-    if not ours._link.wait_until_on(WAIT_S):  # noqa: SLF001
-        raise RuntimeError("the sidecar did not get ready in time")
+    ours = start_ours(config, given.config, pool)
     pages = given.tokens // given.page
     keys = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(pages)]
     at = pool.alloc(pages * given.page)
@@ -130,30 +155,30 @@ def main() -> None:
         page = torch.randn(pool.get_data_page(index).shape).to(torch.bfloat16)
         pool.set_from_flat_data_page(index, page)
         files.set(key, pool.get_data_page(index))
-    until = time.monotonic() + WAIT_S
-    saved = 0
-    while saved < pages:  # slots come back as the vault takes the pages
-        some = keys[saved : saved + STORAGE_BATCH_SIZE]
-        room = at[saved * given.page : (saved + len(some)) * given.page]
-        saved += sum(ours.batch_set_v1(some, room, HiCacheStorageExtraInfo(keys[:saved])))
-        if time.monotonic() > until:
-            raise RuntimeError(f"{saved} of {pages} pages were saved in time")
-    while ours.batch_exists(keys, HiCacheStorageExtraInfo([])) < pages:
-        if time.monotonic() > until:
-            raise RuntimeError("the vault did not get all pages in time")
-        time.sleep(0.05)
-    found: dict[str, list[float]] = {"files": [], "ours": []}
-    for number in range(given.rounds + 1):  # the first one warms both up
-        one = measure(read_files, files, pool, keys, at)
-        other = measure(read_ours, ours, pool, keys, at)
-        if number:
-            found["files"].append(one)
-            found["ours"].append(other)
+    keep(ours, pool, keys, at)
+    storages: dict[str, tuple[Callable[..., int], Any]] = {
+        "files": (read_files, files),
+        "ours": (read_pages, ours),
+    }
+    mooncake = None
+    if given.mooncake is not None:
+        mooncake = Mooncake(given.mooncake, config, pool)
+    try:
+        if mooncake is not None:
+            keep(mooncake.storage, pool, keys, at)
+            storages["mooncake"] = read_pages, mooncake.storage
+        found: dict[str, list[float]] = {name: [] for name in storages}
+        for number in range(given.rounds + 1):  # the first one warms all of them up
+            for name, (read, storage) in storages.items():
+                seconds = measure(read, storage, pool, keys, at)
+                if number:
+                    found[name].append(seconds)
+    finally:
+        if mooncake is not None:
+            mooncake.close()
     ours.close()
-    sys.stdout.write(
-        json.dumps({"pages": pages, "bytes": pages * pool.size_per_token * given.page, **found})
-    )
-    sys.stdout.write("\n")
+    bytes_ = pages * pool.size_per_token * given.page
+    sys.stdout.write(json.dumps({"pages": pages, "bytes": bytes_, **found}) + "\n")
 
 
 if __name__ == "__main__":

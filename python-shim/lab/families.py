@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 #: Of Qwen3.5: every n-th layer is attention, the others keep a recurrent state.
 ATTENTION_EVERY = 4
 CONV_KERNEL = 4
-#: Of DeepSeek-V2: the latent vector of a token, and its part that carries the position.
+#: Of DeepSeek-V2 and MiniCPM3: the latent vector of a token, and its part that carries the position.
 LATENT_DIM = 512
 ROPE_DIM = 64
 
@@ -164,6 +164,8 @@ FAMILIES = {
     "qwen3": Family("Qwen3ForCausalLM", "qwen3", _nothing, _plain_layer),
     "qwen3_5": Family("Qwen3_5ForCausalLM", "qwen3_5_text", _hybrid_config, _hybrid_layer),
     "gemma3": Family("Gemma3ForCausalLM", "gemma3_text", _window_config, _window_layer),
+    # Its heads of V have hidden / heads dimensions, whatever its configuration says, so `head_dim` must be that.
+    "minicpm3": Family("MiniCPM3ForCausalLM", "minicpm3", _latent_config, _latent_layer),
     "deepseek_v2": Family("DeepseekV2ForCausalLM", "deepseek_v2", _latent_config, _latent_layer),
 }
 #: Tensors that are not matrices with a `.weight`, and what stands in them: a state that decays slowly.

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.models import Models
 from harness.processes import wait_until
-from harness.sglang import FULL_PAGES, LEAST, LLAMA, PAGE, SglangServer, is_restored, text
+from harness.sglang import (
+    FULL_PAGES,
+    LEAST,
+    LLAMA,
+    PAGE,
+    SglangServer,
+    is_restored,
+    is_same,
+    storage,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +37,7 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
 
 @pytest.fixture(scope="module")
 def server(folder: Path, cluster: Cluster, models: Models) -> Iterator[SglangServer]:
-    made = SglangServer(folder, "sglang", models.path(LLAMA), cluster)
+    made = SglangServer(folder, "sglang", models.path(LLAMA), storage(cluster.config_path))
     made.start()
     cluster.wait_restoring()
     yield made
@@ -103,7 +113,7 @@ def test_changed_weights_begin_another_generation(
     server.flush()
     back = server.generate(text(4))
     assert back["restored"] == 0
-    assert (back["ids"], back["logprobs"]) == (own["ids"], own["logprobs"])
+    is_same(back, own)
 
 
 def test_faults_cost_restores_but_no_request(server: SglangServer, cluster: Cluster) -> None:
@@ -112,20 +122,20 @@ def test_faults_cost_restores_but_no_request(server: SglangServer, cluster: Clus
     # The vault's connection ends while records are under way.
     cluster.proxy.set_faults(dropAt=20)
     part = server.generate(text(6))
-    assert (part["ids"], part["logprobs"]) == (own["ids"], own["logprobs"])
+    is_same(part, own)
     cluster.proxy.set_faults()
     server.flush()
     # The sidecar hangs: the calls of HiCache's threads end by themselves.
     cluster.sidecar.freeze()
     hung = server.generate(text(6))
-    assert (hung["ids"], hung["logprobs"]) == (own["ids"], own["logprobs"])
+    is_same(hung, own)
     assert hung["restored"] == 0
     cluster.sidecar.thaw()
     server.flush()
     # The sidecar dies, and another one takes its place.
     cluster.sidecar.kill()
     alone = server.generate(text(6))
-    assert (alone["ids"], alone["logprobs"]) == (own["ids"], own["logprobs"])
+    is_same(alone, own)
     assert alone["restored"] == 0
     cluster.sidecar.start()
     cluster.wait_restoring()
@@ -149,5 +159,5 @@ def test_a_vault_killed_in_the_middle_of_a_restore(server: SglangServer, cluster
     cluster.proxy.set_faults()
     (part,) = found
     assert part["restored"] < FULL_PAGES * PAGE
-    assert (part["ids"], part["logprobs"]) == (own["ids"], own["logprobs"])
+    is_same(part, own)
     cluster.vault.start()

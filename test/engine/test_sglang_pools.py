@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from harness.processes import Cluster
 
 PAGES = 12
+#: All pages of a pool.
+WHOLE = 24
 #: Layouts of the host's pool, each with an I/O back-end that SGLang allows for it.
 LAYOUTS = [
     ("page_first", "kernel"),
@@ -253,6 +255,23 @@ def test_a_store_that_brings_a_part_restores_that_part(
     assert found["found"] == PAGES
     assert done == sorted(done, reverse=True)
     assert 0 < sum(done) < PAGES
+
+
+def test_a_store_that_takes_a_part_drops_the_rest(
+    pools: SglangPools, models: Models, new_cluster: Callable[..., Cluster]
+) -> None:
+    tight = new_cluster(arena_bytes="16MiB")
+    # Pages of 0.8 MB, of which the arena has room for fewer than the prompt has.
+    rank = Rank(pools, tight, "tight", model=models.path(PLAIN), heads=130).wait_named()
+    rank.run("fill", seed=1, pages=WHOLE)
+    tight.sidecar.freeze()  # gives no slot back
+    done = rank.run("save", chain="tight", skip=0, pages=WHOLE)["done"]
+    assert done == sorted(done, reverse=True)
+    assert 0 < sum(done) < WHOLE
+    assert rank.run("counters")["dropped_save_no_slot"] == WHOLE - sum(done)
+    tight.sidecar.thaw()
+    tight.wait_saved(sum(done))
+    assert rank.run("exists", chain="tight", skip=0, pages=WHOLE)["found"] == sum(done)
 
 
 def test_a_hung_sidecar_costs_one_deadline_and_then_nothing(

@@ -218,6 +218,8 @@ const MLX_LINES: readonly (readonly [string, string])[] = [
 ];
 
 const LAYOUTS = "test_sglang_pools.py::test_pages_of_one_layout_are_read_in_every_other";
+const SERVED = "test_sglang_servers.py::test_ranks_and_latent_pages_come_back";
+const PUBLISHED = "test_sglang_servers.py::test_published_models_answer_as_from_their_own_cache";
 
 /** Lines of SGLang: its server, and its own pools without an engine. */
 const SGLANG_LINES: readonly (readonly [string, string])[] = [
@@ -244,6 +246,22 @@ const SGLANG_LINES: readonly (readonly [string, string])[] = [
   [
     "server started again, each layout and I/O back-end, `timeout` and `best_effort`",
     "test_sglang_servers.py::test_a_server_started_again_restores_in_another_layout",
+  ],
+  [
+    "server with two tensor-parallel ranks: restored, cut, sidecar killed, started again",
+    `${SERVED}[mha-2]`,
+  ],
+  ["the same with MLA (MiniCPM3) and one rank", `${SERVED}[mla-1]`],
+  ["the same with MLA and two ranks", `${SERVED}[mla-2]`],
+  [
+    "server with LoRA adapters of `--lora-paths` and of `/load_lora_adapter`",
+    "test_sglang_servers.py::test_adapters_have_pages_of_their_own",
+  ],
+  ["server, published weights: Gemma 3 270M", `${PUBLISHED}[gemma3-270m]`],
+  ["the same: Qwen2.5-Coder 0.5B", `${PUBLISHED}[qwen25-0.5b]`],
+  [
+    "server started without a sidecar, which comes later",
+    "test_sglang_servers.py::test_a_sidecar_that_is_absent_at_the_start_is_found_later",
   ],
   [
     "server without the plug-in: does not start",
@@ -309,8 +327,9 @@ SGLang's own server, scheduler, HiCache and pools ran, with torch's attention. S
 
 Not run:
 
-- any GPU, published weights, pipeline and context parallelism, data-parallel attention, speculative decoding, \`--hicache-host-memory-mode buffer_only\`, storage attached to a running server, and the back-ends of LMCache and Mooncake beside ours;
-- in the server, MLA and tensor-parallel ranks (their pools ran), and LoRA (SGLang asks for an NVIDIA driver).
+- any GPU, pipeline and context parallelism, data-parallel attention, speculative decoding, \`--hicache-host-memory-mode buffer_only\`, and storage attached to a running server;
+- DeepSeek's MLA in the server: SGLang computes a prompt's first part with kernels of a GPU or of Intel's AMX (MiniCPM3's MLA is computed by torch);
+- LMCache beside ours: for SGLang it is no storage of HiCache, but a cache in its place that copies from a GPU's memory.
 
 ## mlx-lm and EXO
 

@@ -40,9 +40,9 @@ class Models:
         return str(self._made[spec])
 
 
-def write_adapter(folder: Path, spec: Spec, rank: int = 8) -> str:
+def write_adapter(folder: Path, spec: Spec, rank: int = 8, seed: int = 5) -> str:
     """Writes a LoRA adapter for a Llama's queries and values, strong enough to change answers; returns its folder."""
-    chance = np.random.default_rng(5)
+    chance = np.random.default_rng(seed)
     wide = {"q_proj": spec.heads * spec.head_dim, "v_proj": spec.kv_heads * spec.head_dim}
     tensors = {}
     for layer in range(spec.layers):

@@ -197,8 +197,10 @@ def _plain(dims: Any, dtype: Any, device: Any, **_pinned: Any) -> torch.Tensor:
 
 def install() -> None:
     """Put the copies where SGLang's modules look for the GPU's."""
-    from sglang.srt.mem_cache.pool_host import common, mha, mla  # noqa: PLC0415 - after its set-up
+    from sglang.srt.mem_cache.pool_host import base, common, mha, mla  # noqa: PLC0415 - after its set-up
 
+    # SGLang leaves 10 GiB of a machine's memory free, more than other tests leave it; pools of tests have megabytes.
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
     common.ALLOC_MEMORY_FUNCS["cpu"] = _plain
     for module in (mha, mla):
         module.transfer_kv_direct = direct
