@@ -128,7 +128,7 @@ class Machines:
         return f"valkey://{STORE}:{VALKEY_PORT}"
 
     def ask_valkey(self, command: str) -> str:
-        """Return a server's whole answer to one inline command."""
+        """Return a server's whole answer to one inline command; bytes of keys are not kept."""
         with socket.socket(socket.AF_UNIX) as link:
             link.connect(self._valkey_socket)
             link.sendall(f"{command}\r\nQUIT\r\n".encode())
