@@ -78,6 +78,29 @@ test("each of Valkey's words in the table is one that is counted by its name", (
   for (const word of words) expect(counted, word).toContain(`"${word}"`);
 });
 
+test("the policy of a bucket is one of S3's, for the bucket of the page's configuration", () => {
+  const { text = "" } = BLOCKS.find(({ language }) => language === "json") ?? {};
+  const { Statement: statements } = JSON.parse(text) as {
+    Statement: { Effect: string; Action: string | string[]; Resource: string }[];
+  };
+  const allowed = Object.fromEntries(
+    statements.flatMap(({ Action, Resource }) => [Action].flat().map((name) => [name, Resource])),
+  );
+  const [, address = ""] = /"s3:\/\/([^"]+)"/.exec(TEXT) ?? [];
+  const [bucket] = address.split("/");
+  const objects = `arn:aws:s3:::${address}/*`;
+  expect(allowed).toEqual({
+    "s3:GetObject": objects,
+    "s3:PutObject": objects,
+    "s3:DeleteObject": objects,
+    "s3:ListBucket": `arn:aws:s3:::${bucket}`,
+  });
+  // What a client is told that lacks one.
+  const source = new URL("../../crates/cold/src/s3.rs", import.meta.url);
+  const told = readFileSync(fileURLToPath(source), "utf8");
+  for (const right of Object.keys(allowed)) expect(told).toContain(right);
+});
+
 function openStore(address: string): ColdStore {
   const settings = { class: 1, ...LOGIN };
   return closeAfterTest(new ColdStore({ address, name: "kv", settings, logger }));

@@ -71,7 +71,8 @@ impl Machine {
         let cable = machine.cable.as_str();
         run(&["ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", &pid]);
         run(&["ip", "link", "set", cable, "master", "br0", "up"]);
-        let inside = |words: &[&str]| run(&[&["nsenter", "-t", &pid, "-n"], words].concat());
+        let enter: &[&str] = &["nsenter", "-t", &pid, "-n"];
+        let inside = |words: &[&str]| run(&[enter, words].concat());
         inside(&["ip", "link", "set", "lo", "up"]);
         inside(&["ip", "addr", "add", &format!("{}/24", machine.host), "dev", "eth0"]);
         inside(&["ip", "link", "set", "eth0", "up"]);

@@ -168,7 +168,7 @@ impl Drop for Server {
 
 /// Three primaries that share all slots, and behind them a replica of each.
 pub fn cluster_with_replicas(program: &str) -> Vec<Server> {
-    cluster_with_replicas_at(program, &vec![Place::default(); 6])
+    cluster_with_replicas_at(program, &<[Place; 6]>::default())
 }
 
 /// The same at six places, the replicas at the last three.
@@ -218,7 +218,7 @@ const CLUSTERED: [&str; 8] = [
 
 /// Three primaries that share all slots.
 pub fn cluster(program: &str) -> Vec<Server> {
-    cluster_at(program, &vec![Place::default(); 3])
+    cluster_at(program, &<[Place; 3]>::default())
 }
 
 fn cluster_at(program: &str, places: &[Place]) -> Vec<Server> {
