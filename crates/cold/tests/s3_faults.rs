@@ -7,10 +7,10 @@ mod support;
 
 use std::sync::Arc;
 
-use support::bench::{Bench, MISSING};
+use support::bench::{Bench, MISSING, SOON};
 use support::bucket::vars;
 use support::gateway::Gateway;
-use support::load::{Load, WITHIN, wanted};
+use support::load::{Load, wanted};
 use support::proxy::{Fault, Proxy};
 use tierkv_cold::s3::S3;
 
@@ -67,7 +67,7 @@ fn is_killed(gateway: &mut Gateway, load: &mut Load) {
 /// As a lifecycle rule, or somebody with the bucket's keys, removes objects.
 fn loses_objects(gateway: &Gateway, load: &mut Load) {
     load.read_during(|| gateway.remove_all());
-    let fetched = load.bench.fetch(&load.blocks, WITHIN).unwrap();
+    let fetched = load.bench.fetch(&load.blocks, SOON).unwrap();
     assert!(fetched.contains(&MISSING), "{fetched:?}");
     load.read(2);
     load.heals("objects to be written again");

@@ -25,7 +25,7 @@ export interface Nodes {
   replicas: number;
 }
 
-export interface StoreRow {
+interface StoreRow {
   /** Bytes of records. */
   bytes: number;
   tokens: number;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import socket
@@ -75,7 +74,7 @@ class Machines:
         self._links: list[subprocess.Popen[bytes]] = []
         self._running: list[Process | Side] = []
         self._valkey: subprocess.Popen[bytes] | None = None
-        self._valkey_socket = str(folder / "valkey.sock")
+        self._valkey_socket = folder / "valkey.sock"
         try:
             self._make(one_way_us)
         except BaseException:
@@ -119,18 +118,19 @@ class Machines:
 
     def start_valkey(self, program: str) -> str:
         """Start a Valkey server on the store's machine; return its address."""
-        listen = ["--bind", STORE, "--port", str(VALKEY_PORT), "--unixsocket", self._valkey_socket]
+        listen = ["--bind", STORE, "--port", str(VALKEY_PORT)]
+        listen += ["--unixsocket", str(self._valkey_socket)]
         memory = ["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lfu", "--save", ""]
         argv = [*self._under("store"), program, *listen, *memory, "--protected-mode", "no"]
         log = (self._folder / "valkey.log").open("wb")
         self._valkey = subprocess.Popen([*argv, "--dir", str(self._folder)], stdout=log)
-        wait_until(lambda: os.path.exists(self._valkey_socket), "Valkey listens")  # noqa: PTH110
+        wait_until(self._valkey_socket.exists, "Valkey listens")
         return f"valkey://{STORE}:{VALKEY_PORT}"
 
     def ask_valkey(self, command: str) -> str:
         """Return a server's whole answer to one inline command; bytes of keys are not kept."""
         with socket.socket(socket.AF_UNIX) as link:
-            link.connect(self._valkey_socket)
+            link.connect(str(self._valkey_socket))
             link.sendall(f"{command}\r\nQUIT\r\n".encode())
             return b"".join(iter(lambda: link.recv(65_536), b"")).decode()
 
@@ -151,8 +151,7 @@ class Machines:
             if process is not None:
                 process.kill()
                 process.wait()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._valkey_socket)  # noqa: PTH108
+        self._valkey_socket.unlink(missing_ok=True)
         for space in self._spaces.values():
             # One that was not made cannot be removed.
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
