@@ -7,15 +7,16 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.machines import Machines, can_make, valkey
+from harness.machines import Machines, can_make
 from harness.published import NIGHTLY_S, folder_of, prompts
+from harness.valkeys import valkey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from harness.engine import Engines
-    from harness.machines import Side
+    from harness.valkeys import Side
 
 pytestmark = pytest.mark.nightly
 

@@ -509,6 +509,13 @@ export const UPKEEP: readonly FaultRow[] = [
     { unloaded: "the test makes a load of its own: it reads and saves all the time" },
   ),
   row(
+    "F196",
+    "under a real engine, a node of its Valkey cluster freezes or dies during a look-up, is full, or evicts all, or all nodes restart",
+    "no wrong token in 10,000 reads of blocks, no request fails, and what was lost is computed and saved again",
+    ["test/engine/test_stores.py"],
+    { unloaded: "the test asks all the time" },
+  ),
+  row(
     "F210",
     "a vault's folder is restored from a back-up that is older than its archive, or another program removes objects",
     "at its start the vault compares its notes with the archive's list; it uploads again what its disk has, and what only the archive had is a miss",

