@@ -151,6 +151,47 @@ test.skipIf(!HAS_VALKEY)(
   },
 );
 
+interface Doctor {
+  findings: { code: string }[];
+  vaults: { address: string; error: string | null }[];
+}
+
+test.skipIf(!HAS_VALKEY)(
+  "`tierkv doctor` says whether it reaches the server, and whether that has a limit and evicts; its records expire",
+  async () => {
+    const server = await ValkeyServer.start();
+    const [acl = "", ...limits] = linesOf(blockWith("ACL SETUSER"));
+    const dir = testDirectory();
+    const password = join(dir, "valkey-password");
+    writeFileSync(password, `${LOGIN.password}\n`, { mode: 0o600 });
+    const config = join(dir, "tierkv.toml");
+    const cluster = `role = "inference"\nkv_cold = "${server.address}"\nstore_user = "${LOGIN.user}"\nstore_password = "${password}"`;
+    const socket = `[sidecar]\nsocket = "${join(dir, "none.sock")}"`;
+    writeFileSync(config, `[cluster]\n${cluster}\n${socket}\n`);
+    const ask = async (): Promise<{ codes: string[]; error: string | null }> => {
+      const { stdout } = await runInside(["doctor", "--json", "--config", config]);
+      const { findings, vaults } = JSON.parse(stdout) as Doctor;
+      const codes = findings.map(({ code }) => code).filter((code) => /store|vault/.test(code));
+      const [bench] = vaults;
+      return { codes, error: bench?.error ?? null };
+    };
+    // There is no such user yet.
+    expect((await ask()).codes).not.toEqual([]);
+    expect(await server.say(...wordsOf(acl))).toBe("+OK\r\n");
+    expect(await ask()).toEqual({ codes: ["store_unbounded"], error: null });
+    const [limit = "", policy = ""] = limits;
+    await server.ask(...wordsOf(limit));
+    expect(await ask()).toEqual({ codes: ["store_never_free"], error: null });
+    await server.ask(...wordsOf(policy));
+    expect(await ask()).toEqual({ codes: [], error: null });
+    const records = await server.keys("tierkv:1:*");
+    expect(records.length).toBeGreaterThan(0);
+    for (const key of records)
+      expect(Number(String(await server.ask("TTL", key)).slice(1))).toBeGreaterThan(0);
+  },
+  TEST_MS_MAX,
+);
+
 test.skipIf(!HAS_VALKEY)(
   "a right that is left out is missed: none of the printed ones is there for nothing",
   async () => {
