@@ -1,7 +1,7 @@
 """Owns a link with latency between two network namespaces: packets wait in this process, as not every kernel has netem.
 
-`delaying_link.py NETNS_A NETNS_B ONE_WAY_US [NAME]` makes an interface (`slow0`, or of that name) in each, prints a line,
-and forwards until its end.
+`delaying_link.py NETNS_A NETNS_B ONE_WAY_US [NAME]` makes an interface in each (`slow0`, or of that name), prints a
+line, and forwards until its end.
 """
 
 import ctypes

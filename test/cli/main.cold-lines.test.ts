@@ -46,7 +46,7 @@ describe("configurations", () => {
     for (const text of all) {
       const dir = testDirectory();
       const { certPem } = certify({ usage: "server", commonName: "valkey", hosts: ["here"] });
-      const files = { "valkey-password": "a password\n", "valkey-ca.pem": certPem };
+      const files = { "valkey-password": "word\n", "valkey-ca.pem": certPem };
       for (const [name, content] of Object.entries(files))
         writeFileSync(join(dir, name), content, { mode: 0o600 });
       const path = join(dir, "tierkv.toml");

@@ -78,7 +78,9 @@ def _play(
     return Played(first, second), saved
 
 
-@pytest.mark.skipif(PROGRAM is None, reason="there is no valkey-server; TIERKV_TEST_VALKEY names it")
+@pytest.mark.skipif(
+    PROGRAM is None, reason="there is no valkey-server; TIERKV_TEST_VALKEY names it"
+)
 def test_what_one_machine_computed_another_restores_from_valkey_as_from_a_vault(
     machines: Machines, engines: Engines, record_property: Callable[[str, Any], None]
 ) -> None:

@@ -114,7 +114,8 @@ async function plan(call: Call<PlanFlags>): Promise<boolean> {
       : status.engines.flatMap((engine) => ofEngine(engine, linear));
   const models: Planned[] = [];
   const poolOf = poolIn(config, status);
-  for (const weigher of weighers) models.push(await planFor(call, weigher, { links, nodes }, poolOf));
+  for (const weigher of weighers)
+    models.push(await planFor(call, weigher, { links, nodes }, poolOf));
   const reuse = status === null ? null : reuseRows(status.reuse);
   const lines = [
     ...models.flatMap((model) => model.lines),
@@ -207,11 +208,7 @@ function shapeOf({ model = "", kvDtype = "" }: PlanFlags, isInt8: boolean): Mode
   return shapeAt(model, { valueBytes: VALUE_BYTES[kvDtype] ?? null, isInt8 });
 }
 
-function ofModel(
-  shape: ModelShape,
-  computeS: Weigher["computeS"],
-  blockTokens: number,
-): Weigher {
+function ofModel(shape: ModelShape, computeS: Weigher["computeS"], blockTokens: number): Weigher {
   return {
     name: shape.name,
     shape,

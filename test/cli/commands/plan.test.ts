@@ -103,7 +103,11 @@ test("a running engine: what it stores a token, what its prompts cost, and the b
 
 interface StoresPlanned {
   models: {
-    stores: { bytes: number; replicas: number; rows: { primaries: number; nodes: number }[] } | null;
+    stores: {
+      bytes: number;
+      replicas: number;
+      rows: { primaries: number; nodes: number }[];
+    } | null;
   }[];
 }
 

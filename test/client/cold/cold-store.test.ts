@@ -219,14 +219,14 @@ async function memoryOf(
   bytes: number,
 ): Promise<{ each: number; all: number }> {
   const count = 24;
-  const before = await server.info("used_memory");
+  const empty = await server.info("used_memory");
   const store = openStore(server.address, { ttlS: 1000 });
   const pages = await Pages.open(count, bytes);
   await store.store(NAMESPACE, pages.encode(), SOON_MS);
   store.close();
   const [key = ""] = await server.keys("tierkv:1:*");
   const each = Number((await server.say("MEMORY", "USAGE", String(key))).slice(1));
-  return { each, all: ((await server.info("used_memory")) - before) / count };
+  return { each, all: ((await server.info("used_memory")) - empty) / count };
 }
 
 /** Of powers of two jemalloc takes a quarter more, as a record has a header, too. */

@@ -1,4 +1,4 @@
-"""Machines of a test: network namespaces, links with latency between them, and a store, a vault and sidecars in them."""
+"""Machines of a test: network namespaces, links with latency between them, and what runs in them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def can_make() -> bool:
 
 
 class Machines:
-    """Two machines of engines, `a` and `b`, each with a link to a third, of which a store or a vault has the address."""
+    """Two machines of engines, `a` and `b`, each with a link to a third, which has the store or the vault."""
 
     def __init__(self, folder: Path, one_way_us: int) -> None:
         self._folder = folder
@@ -64,7 +64,17 @@ class Machines:
             assert started.stdout.readline() == b"ready\n"
             for space, own, peer in ((near, 2, 1), (store, 1, 2)):
                 there = ("dev", link)
-                _run("ip", "-n", space, "addr", "add", f"{net}.{own}", "peer", f"{net}.{peer}", *there)
+                _run(
+                    "ip",
+                    "-n",
+                    space,
+                    "addr",
+                    "add",
+                    f"{net}.{own}",
+                    "peer",
+                    f"{net}.{peer}",
+                    *there,
+                )
                 _run("ip", "-n", space, "link", "set", link, "mtu", MTU, "up")
             _run("ip", "-n", near, "route", "add", f"{STORE}/32", "dev", link)
 

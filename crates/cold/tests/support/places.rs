@@ -58,13 +58,9 @@ impl Machine {
     }
 
     fn new(number: usize) -> Self {
-        let holder =
-            Command::new("unshare").args(["-n", "sleep", "infinity"]).spawn().unwrap();
-        let machine = Self {
-            holder,
-            cable: format!("cable{number}"),
-            host: format!("{NETWORK}.{number}"),
-        };
+        let holder = Command::new("unshare").args(["-n", "sleep", "infinity"]).spawn().unwrap();
+        let machine =
+            Self { holder, cable: format!("cable{number}"), host: format!("{NETWORK}.{number}") };
         let space = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
         let pid = machine.pid();
         until("a namespace of its own", || space(&pid) != space("self"));

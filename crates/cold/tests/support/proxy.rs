@@ -76,12 +76,7 @@ fn read(from: &mut impl BufRead, has_body: bool) -> Option<Message> {
     Some(Message { head, body })
 }
 
-fn serve(
-    client: &TcpStream,
-    server: u16,
-    fault: &Mutex<Fault>,
-    acted: &AtomicUsize,
-) -> Option<()> {
+fn serve(client: &TcpStream, server: u16, fault: &Mutex<Fault>, acted: &AtomicUsize) -> Option<()> {
     let mut asked = BufReader::new(client);
     let mut out = client;
     let server = TcpStream::connect(("127.0.0.1", server)).ok()?;
