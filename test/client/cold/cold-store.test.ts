@@ -225,7 +225,7 @@ async function memoryOf(
   await store.store(NAMESPACE, pages.encode(), SOON_MS);
   store.close();
   const [key = ""] = await server.keys("tierkv:1:*");
-  const each = Number((await server.say("MEMORY", "USAGE", String(key))).slice(1));
+  const each = Number(String(await server.ask("MEMORY", "USAGE", key)).slice(1));
   return { each, all: ((await server.info("used_memory")) - empty) / count };
 }
 
