@@ -1,7 +1,7 @@
 //! Owns the proof that a real S3 server may refuse, tear, stop, die and lose objects under load without a wrong byte or a wait beyond the deadline.
 //! @module-tag alone
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
 
 mod support;
 

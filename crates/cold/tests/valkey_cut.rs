@@ -1,7 +1,7 @@
 //! Owns the proof that cut links to nodes of a real Valkey cluster cost time within the deadline, and no wrong byte.
 //! @module-tag alone
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! Owns the proof that a real cluster of three primaries and three replicas may lose nodes, memory and slots under load without a wrong byte.
 //! @module-tag alone
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
 
 mod support;
 
