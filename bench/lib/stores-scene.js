@@ -44,7 +44,8 @@ async function main(dir, children) {
     }
   }
   const sizes = [];
-  for (const server of servers) sizes.push(Number((await ask(server, "DBSIZE")).slice(1)));
+  for (const server of servers)
+    sizes.push(Number.parseInt((await ask(server, "DBSIZE")).slice(1), 10));
   const all = sizes.reduce((sum, size) => sum + size, 0);
   result.shares = sizes.map((size) => size / all);
   set.close();

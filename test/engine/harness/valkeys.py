@@ -39,7 +39,7 @@ class Side(Cluster):
         stall_ms: int = 30_000,
     ) -> None:
         self.folder = folder
-        self.socket = str(folder / "s.sock")
+        self.socket = str(folder / "run" / "s.sock")
         self.config_path = folder / "tierkv.toml"
         # Allowed, because the networks are the test's own.
         self.config_path.write_text(
