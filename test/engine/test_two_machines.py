@@ -44,7 +44,7 @@ class Played:
 
     def seconds(self, of: list[dict[str, Any]]) -> float:
         """Return the median time to the first token, without the first prompt, which warms the engine."""
-        return median(each["seconds"] for each in of[1:])
+        return float(median(each["seconds"] for each in of[1:]))
 
 
 def _ask(engines: Engines, side: Side, model: str, asked: list[list[int]]) -> list[dict[str, Any]]:
