@@ -1,4 +1,4 @@
-"""A real engine before a Valkey cluster with faults: no wrong token, no failed request, and what is lost comes again."""
+"""A real engine before a Valkey cluster with faults: no wrong token, no failed request, what is lost comes again."""
 
 from __future__ import annotations
 
