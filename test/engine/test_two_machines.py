@@ -54,6 +54,8 @@ def _ask(engines: Engines, side: Side, model: str, asked: list[list[int]]) -> li
         side.wait_restoring()
         engine.call("spoil")
         answers = [engine.call("first_token_s", prompt=prompt) for prompt in asked]
+        # The last blocks are offered with a later step.
+        engine.call("go_on_until", moment="saved")
         side.wait_idle()
     return answers
 
