@@ -44,7 +44,7 @@ const PARTS = { servers: besideVault, links: overLinks };
 
 /** In network namespaces, which need no rights where a user may make them. */
 function overLinks({ isQuick, say }) {
-  const asked = { nodes: LINKS, mbit: LINK_MBIT, ...LINK_SET, rounds: isQuick ? 2 : 10 };
+  const asked = { nodes: LINKS, mbit: LINK_MBIT, ...LINK_SET, rounds: isQuick ? 2 : 8 };
   say(`${asked.rounds} rounds in namespaces`);
   const args = ["-rnpf", "--mount-proc", "--kill-child"];
   const argv = [...args, process.execPath, SCENE, JSON.stringify(asked)];
@@ -72,7 +72,7 @@ async function besideVault({ isQuick, say }) {
   const places = {};
   const figures = [];
   try {
-    const address = await stand.vault(1024 * MIB);
+    const address = await stand.vault(4096 * MIB);
     places.vault = new VaultClient({ address, name: "kv", logger });
     const options = { address: `valkey://127.0.0.1:${server.port}`, settings: { class: 1 } };
     places.valkey = new ColdStore({ ...options, name: "kv", logger });

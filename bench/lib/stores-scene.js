@@ -12,8 +12,8 @@ import { ask, cluster, CLUSTERED, startValkey } from "./valkey.js";
 /** Nodes, each link's rate in Mb/s, bytes of a block and of a set of them, and rounds. */
 const { nodes, mbit, bytes, setBytes, rounds } = JSON.parse(process.argv[2]);
 const PORT = 6379;
-/** Two sets in all, whose older one is evicted meanwhile. */
-const MEMORY = "512mb";
+/** A third of all rounds' sets, and more. */
+const MEMORY = "2gb";
 
 const rate = (ms) => (setBytes * 8) / ms / 1e3;
 

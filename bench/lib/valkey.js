@@ -28,13 +28,16 @@ function isUp(host, port) {
   });
 }
 
-/** Starts a server that keeps its records in memory; `under`: words before its command. Resolves to `{ child, host, port }`. */
+/**
+ * Starts a server that keeps its records in memory; `under`: words before its command; `memory`: enough for all rounds, as a full
+ * store would evict what a round has just saved. Resolves to `{ child, host, port }`.
+ */
 export async function startValkey({
   dir,
   host = "127.0.0.1",
   port: given,
   under = [],
-  memory: most = "2gb",
+  memory: most = "8gb",
   more = [],
 }) {
   const port = given ?? (await freePort());
