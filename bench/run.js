@@ -30,7 +30,7 @@ const NAMES = [
   "lanes",
   "own-vault",
   "waits",
-  "stores:servers",
+  "stores",
   "stores:links",
   "shm",
   "handoff",

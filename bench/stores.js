@@ -32,15 +32,11 @@ const FLOORS = {
 const LOOKUP_FLOOR = { on: "value", most: 1.5 };
 
 export const titleOf = (part) =>
-  ({
-    servers:
-      "Valkey as a store beside our own vault over loopback, and the reference client at the same server",
-    links: `A Valkey cluster of ${LINKS} nodes, each behind its own link of ${LINK_MBIT / 1000} Gb/s`,
-  })[part];
+  part === "links"
+    ? `A Valkey cluster of ${LINKS} nodes, each behind its own link of ${LINK_MBIT / 1000} Gb/s`
+    : "Valkey as a store beside our own vault over loopback, and the reference client at the same server";
 
-export const run = ({ part, ...how }) => PARTS[part](how);
-
-const PARTS = { servers: besideVault, links: overLinks };
+export const run = ({ part, ...how }) => (part === "links" ? overLinks(how) : besideVault(how));
 
 /** In network namespaces, which need no rights where a user may make them. */
 function overLinks({ isQuick, say }) {
