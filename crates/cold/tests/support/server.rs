@@ -143,7 +143,14 @@ impl Server {
 
     pub fn client(&self) -> Connection {
         let address = format!("redis://{}:{}", self.place.host, self.port);
-        Client::open(address).unwrap().get_connection().unwrap()
+        let client = Client::open(address).unwrap();
+        let mut connection = None;
+        // A link that has just come back may lead nowhere yet.
+        until("a connection", || {
+            connection = client.get_connection().ok();
+            connection.is_some()
+        });
+        connection.unwrap()
     }
 
     pub fn kill(&mut self) {
