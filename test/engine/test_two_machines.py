@@ -53,10 +53,12 @@ def _ask(engines: Engines, side: Side, model: str, asked: list[list[int]]) -> li
     with engines.start(vllm=options).wait_up() as engine:
         side.wait_restoring()
         engine.call("spoil")
-        answers = [engine.call("first_token_s", prompt=prompt) for prompt in asked]
-        # The last blocks are offered with a later step.
-        engine.call("go_on_until", moment="saved")
-        side.wait_idle()
+        answers = []
+        for prompt in asked:
+            answers.append(engine.call("first_token_s", prompt=prompt))
+            # A prompt at a time, because the cache is too small for blocks of several that wait to be copied.
+            engine.call("go_on_until", moment="saved")
+            side.wait_idle()
     return answers
 
 
