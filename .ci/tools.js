@@ -162,12 +162,15 @@ const REDIS = {
       ["bash", "-c", `cd redis && apt-get download ${packages.join(" ")} && ${unpack}`],
     );
     if (reason !== null) return reason;
-    const server = `#!/bin/sh\nLD_LIBRARY_PATH=$(echo ${folder}/usr/lib/*-linux-gnu) exec ${folder}/usr/bin/redis-server "$@"\n`;
-    const link = ["ln", "-sf", "redis-check-rdb", join(folder, "usr", "bin", "redis-server")];
-    writeFileSync(REDIS.path, server, { mode: 0o755 });
-    return attempt(link);
+    for (const program of ["redis-server", "redis-cli"]) {
+      const text = `#!/bin/sh\nLD_LIBRARY_PATH=$(echo ${folder}/usr/lib/*-linux-gnu) exec ${folder}/usr/bin/${program} "$@"\n`;
+      writeFileSync(join(folder, program), text, { mode: 0o755 });
+    }
+    return attempt(["ln", "-sf", "redis-check-rdb", join(folder, "usr", "bin", "redis-server")]);
   },
 };
+/** Its command line makes clusters of Valkey, too. */
+const VALKEY_CLI = { ...REDIS, path: join(FOLDER, "redis", "redis-cli") };
 
 /** Programs of each check, by the test's environment variable. */
 const CHECKS = {
@@ -188,7 +191,12 @@ const CHECKS = {
   stores: {
     test: "cold",
     crate: "tierkv-cold",
-    tools: { TIERKV_TEST_VALKEY: VALKEY, TIERKV_TEST_REDIS: REDIS, TIERKV_TEST_S3: S3 },
+    tools: {
+      TIERKV_TEST_VALKEY: VALKEY,
+      TIERKV_TEST_VALKEY_CLI: VALKEY_CLI,
+      TIERKV_TEST_REDIS: REDIS,
+      TIERKV_TEST_S3: S3,
+    },
   },
   bundles: {
     test: "test/extras/bundle/registry.real.test.ts",

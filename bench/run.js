@@ -31,6 +31,7 @@ const NAMES = [
   "own-vault",
   "waits",
   "stores",
+  "stores:links",
   "shm",
   "handoff",
   "tls",

@@ -1,44 +1,70 @@
-// Owns the rates of Valkey as a store beside our own vault over loopback TCP, and beside the reference client at the same server.
-import { spawn } from "node:child_process";
+// Owns the rates of Valkey as a store: beside our own vault over loopback TCP and the reference client at the same server, and over the links of a cluster.
+import { execFileSync, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
-import { connect, createServer } from "node:net";
-import { Arena, SIDECAR_OWNER } from "../dist/arena/arena.js";
-import { countBits, ItemStatus } from "../dist/base/block.js";
+import { fileURLToPath } from "node:url";
+import { countBits } from "../dist/base/block.js";
 import { createLogger } from "../dist/base/log.js";
-import { registerGeometry } from "../dist/base/native.js";
-import { becomes } from "../dist/base/time.js";
 import { ColdStore } from "../dist/client/cold/cold-store.js";
 import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { digest, records, storeAll } from "./lib/blocks.js";
 import { describe, figure, quantile } from "./lib/figures.js";
 import { at } from "./lib/paths.js";
 import { Stand } from "./lib/stand.js";
+import { CALL_BYTES, CALL_MS, CALLS, SET_BYTES, StoreSet } from "./lib/store-set.js";
+import { startValkey } from "./lib/valkey.js";
 
+const SCENE = fileURLToPath(new URL("./lib/stores-scene.js", import.meta.url));
 const MIB = 2 ** 20;
 const KIB = 1024;
-const CALL_MS = 60_000;
-const SET_BYTES = 64 * MIB;
 const BLOCK_BYTES = [256 * KIB, MIB, 4 * MIB];
 const KEYS = 2000;
-/** As the sidecar fetches and saves: bytes of a call, and calls at the same time. */
-const CALL_BYTES = 8 * MIB;
-const CALLS = 4;
+const LINKS = 3;
+const LINK_MBIT = 1000;
+/** Many blocks, because nodes have equal parts only of many. */
+const LINK_SET = { bytes: 256 * KIB, setBytes: 256 * MIB };
 const FLOORS = {
   restore: { on: "ratio", least: 0.8 },
   save: { on: "ratio", least: 0.7 },
   cpu: { on: "ratio", most: 1.2 },
   reference: { on: "ratio", least: 1.8 },
+  links: { on: "ratio", least: 0.9 },
 };
 const LOOKUP_FLOOR = { on: "value", most: 1.5 };
 
-export const title =
-  "Valkey as a store beside our own vault over loopback, and the reference client at the same server";
+export const titleOf = (part) =>
+  part === "links"
+    ? `A Valkey cluster of ${LINKS} nodes, each behind its own link of ${LINK_MBIT / 1000} Gb/s`
+    : "Valkey as a store beside our own vault over loopback, and the reference client at the same server";
 
-export async function run({ isQuick, say }) {
+export const run = ({ part, ...how }) => (part === "links" ? overLinks(how) : besideVault(how));
+
+/** In network namespaces, which need no rights where a user may make them. */
+function overLinks({ isQuick, say }) {
+  const asked = { nodes: LINKS, mbit: LINK_MBIT, ...LINK_SET, rounds: isQuick ? 2 : 8 };
+  say(`${asked.rounds} rounds in namespaces`);
+  const args = ["-rnpf", "--mount-proc", "--kill-child"];
+  const argv = [...args, process.execPath, SCENE, JSON.stringify(asked)];
+  const text = execFileSync("unshare", argv, { stdio: ["ignore", "pipe", "inherit"] });
+  const rates = JSON.parse(text);
+  const figures = ["restore", "save"].map((what) =>
+    figure(`blocks of 256 KiB: ${what}`, "Mb/s", rates[what], {
+      beside: rates[what].map(() => LINKS * LINK_MBIT),
+      of: "the links together",
+      floor: FLOORS.links,
+    }),
+  );
+  const notes = [
+    `sets of ${LINK_SET.setBytes / MIB} MiB; rates are of record bytes, a link's pace counts headers of packets, too`,
+    `share of each node: ${rates.shares.map((share) => share.toFixed(2)).join(", ")}; the largest one bounds the rate`,
+  ];
+  return { figures, notes };
+}
+
+async function besideVault({ isQuick, say }) {
   const rounds = isQuick ? 3 : 15;
   const stand = new Stand();
   const logger = createLogger("bench", { level: "silent" });
-  const server = await startValkey(stand.dir);
+  const server = await startValkey({ dir: stand.dir });
   const places = {};
   const figures = [];
   try {
@@ -48,7 +74,7 @@ export async function run({ isQuick, say }) {
     places.valkey = new ColdStore({ ...options, name: "kv", logger });
     for (const bytes of isQuick ? BLOCK_BYTES.slice(0, 2) : BLOCK_BYTES) {
       say(`blocks of ${bytes / KIB} KiB, in turns`);
-      const set = await Set.open(bytes);
+      const set = await StoreSet.open(bytes);
       const samples = await measured(places, set, rounds);
       set.close();
       const reference = await referenceOf(server.port, bytes, rounds, say);
@@ -67,71 +93,6 @@ export async function run({ isQuick, say }) {
     "reference client: redis-py with hiredis in one process, MGET of 8 keys at a time into memory, nothing checked (bench/rivals/setup.sh installs it)",
   ];
   return { figures, notes };
-}
-
-/** Blocks of one size in an arena, with slots to restore to. */
-class Set {
-  static async open(bytes) {
-    const set = new Set(bytes);
-    const isTouched = () => set.arena.status().touchedSlots === set.count;
-    if (!(await becomes(isTouched, CALL_MS, POLL_MS))) throw new Error("no memory");
-    set.leases = set.arena.lease(SIDECAR_OWNER, set.count);
-    return set;
-  }
-
-  constructor(bytes) {
-    this.bytes = bytes;
-    this.count = SET_BYTES / bytes;
-    this.arena = new Arena({ slotBytes: bytes, slotCount: this.count, dir: null });
-    const plain = { dtype: 0, tokens: 16, layers: 1, heads: 0, dimK: 0, dimV: 0 };
-    const strides = { keyOffset: 0, valueOffset: 0, headStride: 0, tokenStride: 0 };
-    const rest = { group: 0, recordClass: 1, layout: 1, ...plain, ...strides };
-    this.geometry = registerGeometry({ ...rest, layerBytes: bytes });
-  }
-
-  renew(round) {
-    this.namespace = digest(`stores ${this.bytes} ${round}`);
-    this.items = records(this.namespace, `round ${round}`, this.count, this.bytes);
-  }
-
-  /** Calls `work` on each range of about a call's bytes, a few at a time. */
-  async inTurns(work) {
-    const step = Math.max(1, Math.floor(CALL_BYTES / this.bytes));
-    let next = 0;
-    const turns = async () => {
-      while (next < this.count) {
-        const from = next;
-        next = Math.min(this.count, from + step);
-        await work(from, next);
-      }
-    };
-    await Promise.all(Array.from({ length: CALLS }, turns));
-  }
-
-  save(client) {
-    return this.inTurns((from, to) =>
-      storeAll(client, this.namespace, this.items.slice(from, to), CALL_MS),
-    );
-  }
-
-  restore(client) {
-    return this.inTurns(async (from, to) => {
-      const window = {
-        arena: this.arena.id,
-        fidelity: 0,
-        keys: Buffer.concat(this.items.slice(from, to).map(({ key }) => key)),
-        geometries: new Uint32Array(to - from).fill(this.geometry),
-        leases: this.leases.subarray(from * 2, to * 2),
-      };
-      const { statuses } = await client.fetch(this.namespace, window, { deadlineMs: CALL_MS });
-      if (statuses.some((status) => status !== ItemStatus.ACCEPTED))
-        throw new Error("not restored");
-    });
-  }
-
-  close() {
-    this.arena.close();
-  }
 }
 
 /** Seconds and processor seconds by place and direction. The first round warms up. */
@@ -219,47 +180,6 @@ async function lookUps(places, samples) {
       }),
     ),
   );
-}
-
-async function freePort() {
-  const probe = createServer().listen(0, "127.0.0.1");
-  await new Promise((resolve) => probe.once("listening", resolve));
-  const { port } = probe.address();
-  await new Promise((resolve) => probe.close(resolve));
-  return port;
-}
-
-const POLL_MS = 20;
-const START_TRIES = 200;
-const START_PAUSE_MS = 50;
-
-async function startValkey(dir) {
-  const port = await freePort();
-  const program = process.env.TIERKV_TEST_VALKEY ?? "valkey-server";
-  // All rounds fit: a full store would evict what a round has just saved.
-  const memory = ["--maxmemory", "8gb", "--maxmemory-policy", "allkeys-lfu", "--save", ""];
-  const where = ["--port", String(port), "--bind", "127.0.0.1", "--dir", dir];
-  const child = spawn(program, [...where, ...memory], { stdio: "ignore" });
-  const failed = new Promise((_resolve, reject) => {
-    child.once("error", (error) =>
-      reject(new Error(`${program}: ${error.message}; TIERKV_TEST_VALKEY names valkey-server`)),
-    );
-  });
-  const answers = async () => {
-    for (let attempt = 0; attempt < START_TRIES; attempt += 1) {
-      const isUp = await new Promise((resolve) => {
-        const socket = connect(port, "127.0.0.1", () => resolve(true)).once("error", () =>
-          resolve(false),
-        );
-        socket.once("connect", () => socket.destroy());
-      });
-      if (isUp) return;
-      await new Promise((resolve) => setTimeout(resolve, START_PAUSE_MS));
-    }
-    throw new Error(`${program} does not answer`);
-  };
-  await Promise.race([answers(), failed]);
-  return { child, port };
 }
 
 /** Rates of the reference client by round; null where it is not installed. */

@@ -237,7 +237,7 @@ export function quickStages(rooms) {
 }
 
 /** Tests with a long form (harness/releases.py, IS_LONG). */
-const LONG = engines("combinations", "int8", "pressure", "ranks", "shapes", "talk");
+const LONG = engines("combinations", "int8", "pressure", "ranks", "shapes", "stores", "talk");
 
 /** Tests with mlx-lm. */
 const MLX = engines("mlx", "exo");

@@ -1,7 +1,7 @@
 """Owns a link with latency between two network namespaces: packets wait in this process, as not every kernel has netem.
 
-`delaying_link.py NETNS_A NETNS_B ONE_WAY_US` makes an interface `slow0` in each, prints a line, and forwards until its
-end.
+`delaying_link.py NETNS_A NETNS_B ONE_WAY_US [NAME]` makes an interface in each (`slow0`, or of that name), prints a
+line, and forwards until its end.
 """
 
 import ctypes
@@ -32,11 +32,11 @@ def enter(path: str) -> None:
     os.close(descriptor)
 
 
-def interface(netns: str) -> int:
+def interface(netns: str, name: str) -> int:
     """Makes the interface in a named namespace and returns its descriptor."""
     enter(f"/var/run/netns/{netns}")
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    request = struct.pack("16sH22x", b"slow0", IFF_TUN | IFF_NO_PI)
+    request = struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI)
     fcntl.ioctl(descriptor, TUNSETIFF, request)
     return descriptor
 
@@ -70,8 +70,8 @@ class Direction:
                 continue
 
 
-def main(first: str, second: str, one_way_us: str) -> None:
-    ends = [interface(first), interface(second)]
+def main(first: str, second: str, one_way_us: str, name: str = "slow0") -> None:
+    ends = [interface(first, name), interface(second, name)]
     delay_s = int(one_way_us) / 1e6
     directions = [Direction(*ends, delay_s), Direction(*reversed(ends), delay_s)]
     print("ready", flush=True)

@@ -20,6 +20,7 @@ export const MEASURED = {
   disk_tier: DISK,
   lanes: ["crates/core/src/lane", ...CODEC, ...STORE],
   waits: ["crates/core/src/lane", ...DISK, "src/sidecar/restore"],
+  stores: ["crates/cold/src", "src/client/cold", ...CLIENT],
   shm: ["crates/shm/src", "src/client/region/shared-vault.ts", ...CODEC],
   handoff: WHOLE,
   tls: ["crates/core/src/lane", "crates/core/src/seal.rs"],

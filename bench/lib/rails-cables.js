@@ -10,6 +10,7 @@ const MIB = 2 ** 20;
 /** From the range reserved for benchmarks (RFC 2544). */
 const net = (number) => `198.18.${70 + number}`;
 const ONE_NET = net(20);
+const BURST_BYTES_MIN = 131_072;
 const SLOW_SHUT_MS = 20_000;
 
 const run = (command, ...args) =>
@@ -41,7 +42,9 @@ const isOwnSpace = (pid) => spaceOf(pid) !== spaceOf(process.pid);
 /** `mbit` null: not shaped. */
 function shape(pid, device, mbit) {
   if (mbit === null) return;
-  const pace = ["rate", `${mbit}mbit`, "burst", "128kb", "latency", "50ms"];
+  // The burst holds 2 ms of traffic, because with less the timers would limit and not the rate.
+  const burst = `${Math.max(BURST_BYTES_MIN, mbit * 250)}`;
+  const pace = ["rate", `${mbit}mbit`, "burst", burst, "latency", "50ms"];
   within(pid, "tc", "qdisc", "add", "dev", device, "root", "tbf", ...pace);
 }
 
@@ -53,6 +56,26 @@ function plug([pid, device], [otherPid, other], mbit) {
   within(otherPid, "ip", "link", "set", other, "up");
   shape(pid, device, mbit);
   shape(otherPid, other, mbit);
+}
+
+/** A switch to which machines have cables, and this process too. */
+const SWITCH = "switch0";
+const SWITCH_NET = net(22);
+
+export function makeSwitch() {
+  run("ip", "link", "add", SWITCH, "type", "bridge");
+  run("ip", "addr", "add", `${SWITCH_NET}.254/24`, "dev", SWITCH);
+  run("ip", "link", "set", SWITCH, "up");
+}
+
+/** Makes a machine behind a cable of `mbit` to the switch; resolves to its address, and words before a command that runs there. */
+export async function machineOnSwitch(number, mbit) {
+  const pid = await newSpace();
+  const [door, host] = [`door${number}`, `${SWITCH_NET}.${number + 1}`];
+  plug([process.pid, door], [pid, "eth0"], mbit);
+  run("ip", "link", "set", door, "master", SWITCH);
+  within(pid, "ip", "addr", "add", `${host}/24`, "dev", "eth0");
+  return { host, under: ["nsenter", "-t", String(pid), "-n"] };
 }
 
 /** Starts a vault that listens at the first address and reports the others. */

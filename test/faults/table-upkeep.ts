@@ -495,6 +495,27 @@ export const UPKEEP: readonly FaultRow[] = [
     { unloaded: "the test has servers of its own" },
   ),
   row(
+    "F194",
+    "the link to a primary of a Valkey cluster, to a replica, or to all nodes is cut, also during a restore and during a save: packets vanish",
+    "no wrong block, no request ends later than its deadline and a turn; a replica takes over from a primary, and all blocks can be saved and restored before the link is back",
+    ["crates/cold/tests/valkey_cut.rs"],
+    { unloaded: "the test makes a load of its own: it reads and saves all the time" },
+  ),
+  row(
+    "F195",
+    "an S3 server refuses every second request (SlowDown, expired credentials, a wrong clock), ends bodies half way, stops, is killed during a restore and during a save, or loses all objects",
+    "10,000 reads under these faults bring no wrong block, no request ends later than its deadline and a turn, refusals are counted by name, and what was lost is saved again",
+    ["crates/cold/tests/s3_faults.rs"],
+    { unloaded: "the test makes a load of its own: it reads and saves all the time" },
+  ),
+  row(
+    "F196",
+    "under a real engine, a node of its Valkey cluster freezes or dies during a look-up, is full, or evicts all, or all nodes restart",
+    "no wrong token in 10,000 reads of blocks, no request fails, and what was lost is computed and saved again",
+    ["test/engine/test_stores.py"],
+    { unloaded: "the test asks all the time" },
+  ),
+  row(
     "F210",
     "a vault's folder is restored from a back-up that is older than its archive, or another program removes objects",
     "at its start the vault compares its notes with the archive's list; it uploads again what its disk has, and what only the archive had is a miss",

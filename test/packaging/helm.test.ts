@@ -90,6 +90,21 @@ test("the schema knows every value, and no other", () => {
   expect(others.toSorted()).toEqual(LEAVES.toSorted());
 });
 
+const HOW_TO = join(ROOT, "docs", "how-to");
+/** Values that lines of the how-to pages set, by line. */
+const TYPED = readdirSync(HOW_TO).flatMap((page) =>
+  [...readFileSync(join(HOW_TO, page), "utf8").matchAll(/^helm .*$/gm)].map(([line]) => ({
+    line,
+    sets: [...line.matchAll(/--set (\S+)/g)].flatMap(([, set = ""]) => set.split(",")),
+  })),
+);
+
+test("lines of the how-to pages set values that the chart has", () => {
+  expect(TYPED.length).toBeGreaterThan(3);
+  for (const { line, sets } of TYPED)
+    for (const set of sets) expect(LEAVES, line).toContain(set.split("=")[0]);
+});
+
 /** As a gateway with this configuration asks its only vault for a block that is not there. */
 async function lookUpOnce(path: string): Promise<Buffer> {
   const asked = await askVaults(loadConfig(path, {}), SILENT);
@@ -157,6 +172,27 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
     expect(() => render("store.address=redis://valkey:6379")).toThrow(
       /don't meet the specifications/,
     );
+  });
+
+  test("lines of the how-to pages render, and Secrets for a store have the keys that are read", () => {
+    for (const { line, sets } of TYPED) expect(render(...sets).length, line).toBeGreaterThan(0);
+    const page = readFileSync(join(HOW_TO, "valkey-and-s3.md"), "utf8");
+    const made = [...page.matchAll(/^kubectl create secret generic (\S+) (.*)$/gm)].map(
+      ([, name = "", rest = ""]) => {
+        const keys = [...rest.matchAll(/--from-(?:literal|file)=([^\s=]+)/g)];
+        return { name, keys: keys.map(([, key = ""]) => key) };
+      },
+    );
+    const { sets } = TYPED.find(({ line }) => line.includes("store.loginSecret"))!;
+    const all = render(...sets);
+    const text = JSON.stringify(all);
+    expect(made.map(({ name }) => name)).toEqual(["valkey-login", "valkey-ca"]);
+    const [login, authority] = made;
+    for (const key of login!.keys)
+      expect(text).toContain(`"secretKeyRef":{"name":"${login!.name}","key":"${key}"}`);
+    expect(text).toContain(`"secretName":"${authority!.name}"`);
+    const { storeTlsCa } = configOf(all, "engine").cluster;
+    expect(storeTlsCa).toBe(`/run/store/${authority!.keys.join()}`);
   });
 
   test.each(["vault.replicas=17", "vault.memory=1", "images.pullPolicy=Sometimes"])(

@@ -103,6 +103,43 @@ test.each(STORES)("one sidecar saves to %s, another restores the same bytes", as
   expect(shown.stdout).toContain(store.address);
 });
 
+test.skipIf(!HAS_VALKEY)(
+  "two sidecars that save the same blocks, one after the other or at once, send each block once",
+  async () => {
+    const server = await ValkeyServer.start();
+    const store = { address: server.address, env: {} };
+    const sides = [await startSide(store), await startSide(store)];
+    const engines: FakeEngine[] = [];
+    for (const [at, { socket }] of sides.entries())
+      engines.push(await FakeEngine.start(socket, { engine: `engine ${at}` }));
+    const known = async (side: Side): Promise<number> => {
+      const { blocks_saved: saved = 0, saves_present: present = 0 } = (await statusOf(side))
+        .counters;
+      return saved + present;
+    };
+    const sent = async (): Promise<number> => {
+      const text = await server.say("INFO", "commandstats");
+      return Number(/cmdstat_set:calls=(\d+)/.exec(text)?.[1] ?? 0);
+    };
+    const blocks = makeBlocks("twice", CHAIN, PAGE);
+    for (const [at, engine] of engines.entries()) {
+      engine.save(blocks);
+      await until(async () => (await known(sides[at]!)) === CHAIN, "the saves of one");
+    }
+    expect([await sent(), (await server.keys("tierkv:1:*")).length]).toEqual([CHAIN, CHAIN]);
+    const others = makeBlocks("at once", CHAIN, PAGE);
+    for (const engine of engines) engine.save(others);
+    for (const side of sides)
+      await until(async () => (await known(side)) === 2 * CHAIN, "the saves of both");
+    // Where both asked before either had stored, NX keeps the first.
+    expect(await server.keys("tierkv:1:*")).toHaveLength(2 * CHAIN);
+    const saved = await Promise.all(
+      sides.map(async (side) => (await statusOf(side)).counters["blocks_saved"] ?? 0),
+    );
+    expect(saved.reduce((sum, count) => sum + count, 0)).toBe(2 * CHAIN);
+  },
+);
+
 const NOTHING_OF_NOPE = /: nothing dropped\n.*no vault knows a model "nope"/s;
 
 test.skipIf(!HAS_VALKEY)(

@@ -22,8 +22,14 @@ function found(variable: string, name: string): string | null {
 }
 
 const VALKEY = found("TIERKV_TEST_VALKEY", "valkey-server");
+/** Redis as Debian builds it, with jemalloc, as Valkey's own builds are. */
+export const REDIS: string | null = found("TIERKV_TEST_REDIS", "redis-server");
 const S3 = found("TIERKV_TEST_S3", "versitygw");
+/** The command line of Valkey, or of Redis, which speaks the same. */
+export const VALKEY_CLI: string | null = found("TIERKV_TEST_VALKEY_CLI", "valkey-cli");
 export const HAS_VALKEY: boolean = VALKEY !== null;
+export const HAS_VALKEY_CLI: boolean = VALKEY_CLI !== null;
+export const HAS_REDIS: boolean = REDIS !== null;
 export const HAS_S3: boolean = S3 !== null;
 
 async function isListening(port: number): Promise<boolean> {
@@ -38,19 +44,32 @@ async function isListening(port: number): Promise<boolean> {
   }
 }
 
+interface Given {
+  file?: string | null;
+  /** Another server that speaks the same. */
+  program?: string | null;
+}
+
 export class ValkeyServer {
   readonly port: number;
   readonly #child: ChildProcess;
 
-  static async start(more: readonly string[] = []): Promise<ValkeyServer> {
-    const server = new ValkeyServer(await freePort(), await freePort(), more);
+  /** `more` and the address take precedence over `file`, a configuration of Valkey. */
+  static async start(more: readonly string[] = [], given: Given = {}): Promise<ValkeyServer> {
+    const server = new ValkeyServer(await freePort(), await freePort(), more, given);
     await until(() => isListening(server.port), "Valkey to listen");
     return server;
   }
 
-  private constructor(port: number, bus: number, more: readonly string[]) {
+  private constructor(
+    port: number,
+    bus: number,
+    more: readonly string[],
+    { file = null, program = VALKEY }: Given,
+  ) {
     this.port = port;
     const own = [
+      ...(file === null ? [] : [file]),
       "--port",
       `${port}`,
       "--bind",
@@ -60,8 +79,9 @@ export class ValkeyServer {
       "--dir",
       testDirectory(),
     ];
-    const cluster = more.includes("--cluster-enabled") ? ["--cluster-port", `${bus}`] : [];
-    this.#child = spawn(VALKEY ?? "", [...own, ...cluster, ...more], { stdio: "ignore" });
+    this.#child = spawn(program ?? "", [...own, "--cluster-port", `${bus}`, ...more], {
+      stdio: "ignore",
+    });
     closeAfterTest({ close: () => this.#child.kill("SIGKILL") });
   }
 
@@ -99,6 +119,12 @@ export class ValkeyServer {
 
   async say(...words: string[]): Promise<string> {
     return String(await this.ask(...words));
+  }
+
+  /** Returns a number of INFO. */
+  async info(name: string): Promise<number> {
+    const text = await this.say("INFO");
+    return Number(new RegExp(`^${name}:(\\d+)`, "m").exec(text)?.[1]);
   }
 
   /** Returns the keys that match a pattern. */

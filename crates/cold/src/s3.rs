@@ -32,6 +32,9 @@ pub const SCHEME: &str = "s3://";
 const KEY: &str = "[cluster] kv_cold";
 /// Names of refusals.
 const REFUSALS: [&str; 5] = ["denied", "slow_down", "expired", "clock_skew", "other"];
+const DENIED: usize = 0;
+/// S3 denies an object that is missing to whoever may not list the bucket.
+const RIGHTS: &str = "; allow s3:GetObject, s3:PutObject and s3:DeleteObject, and s3:ListBucket, without which S3 denies what is missing";
 /// Names of what requests cost: their number, and bytes read and written.
 const SPENT: [&str; 4] = ["reads", "writes", "read_bytes", "written_bytes"];
 
@@ -73,12 +76,13 @@ impl S3 {
         let at = match error.kind() {
             _ if text.contains("ExpiredToken") => 2,
             _ if text.contains("RequestTimeTooSkewed") => 3,
-            io::ErrorKind::PermissionDenied => 0,
+            io::ErrorKind::PermissionDenied => DENIED,
             _ if text.contains("503") || text.contains("SlowDown") => 1,
             _ => 4,
         };
         self.refusals[at].fetch_add(1, Ordering::Relaxed);
-        Error::lane_failed(format!("the bucket: {text}"))
+        let fix = if at == DENIED { RIGHTS } else { "" };
+        Error::lane_failed(format!("the bucket: {text}{fix}"))
     }
 
     /// Reads the index of an object and remembers its places; `None` where there is no such object, or no sound one.

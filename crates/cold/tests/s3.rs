@@ -183,6 +183,7 @@ fn f191_refusals_are_errors_with_the_servers_words_and_are_counted() {
         bucket.fails_with(Fault::Refuses(status, code));
         let error = bench(bucket.port).found(&[1]).unwrap_err();
         assert!(error.text.contains(code), "{}", error.text);
+        assert_eq!(error.text.contains("s3:ListBucket"), name == "denied", "{}", error.text);
         let cold = bench(bucket.port);
         assert!(cold.store(&[9]).unwrap_err().text.contains(code));
         assert!(refusals(&cold, name) > 0, "{name}");

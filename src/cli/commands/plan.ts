@@ -1,10 +1,20 @@
-// Owns `tierkv plan`: sizes of a model's prompts, capacities of vaults, and a forecast of restores from a trace.
+// Owns `tierkv plan`: sizes of a model's prompts, capacities of vaults and stores, and a forecast of restores from a trace.
 import { Option } from "commander";
 import { TierkvError } from "../../base/errors.ts";
+import { FAR_BLOCK_TOKENS } from "../../base/limits/tools.ts";
 import type { Config } from "../../config/config.ts";
 import { askSidecar, statusSeen } from "../../control/ask-sidecar.ts";
-import { countOf, forecastTrace, linksOf, shapeAt, sizeOf } from "../../extras/plan/inputs.ts";
+import {
+  countOf,
+  forecastTrace,
+  linksOf,
+  replicasOf,
+  shapeAt,
+  sizeOf,
+} from "../../extras/plan/inputs.ts";
 import type { ModelShape, ValueBytes } from "../../extras/plan/model.ts";
+import { forecastStores } from "../../extras/plan/stores.ts";
+import type { Block, Nodes } from "../../extras/plan/stores.ts";
 import { TRACE_BLOCK_TOKENS } from "../../extras/plan/trace.ts";
 import {
   describeForecast,
@@ -12,6 +22,7 @@ import {
   describePool,
   describePrompts,
   describeReuse,
+  describeStores,
   describeVaults,
   reuseRows,
 } from "../../extras/plan/view.ts";
@@ -20,6 +31,7 @@ import {
   engineBytes,
   interpolated,
   restoredBytes,
+  storedBlocks,
   storedBytesPerToken,
   travelS,
 } from "../../extras/plan/weight.ts";
@@ -45,6 +57,9 @@ interface PlanFlags {
   trace?: string;
   blockTokens?: string;
   engineCache?: string;
+  node?: string;
+  replicas?: string;
+  engineBlock?: string;
 }
 
 export function addPlan(program: Command): void {
@@ -55,7 +70,8 @@ export function addPlan(program: Command): void {
       "With --model, reads the model's config.json and forecasts KV sizes of tokens and prompts, transfer times, and\n" +
         "the tokens that vaults hold. Without --model, forecasts the same for the engines of this machine's sidecar, and\n" +
         "the vault size that their repeated blocks needed. With --trace, forecasts hit rate and saved seconds by vault\n" +
-        "size, with least-recently-used eviction. Starts nothing and stores nothing.",
+        "size, with least-recently-used eviction. With --node, also forecasts the Valkey nodes and the bucket that hold\n" +
+        "the same. Starts nothing and stores nothing.",
     )
     .option("--model <path>", "config.json of a Hugging Face model, or its folder")
     .option("--socket <path>", "sidecar's socket, without --model (default: [sidecar] socket)")
@@ -71,6 +87,12 @@ export function addPlan(program: Command): void {
     .option("--trace <file>", "file of requests in Mooncake's format, one JSON object per line")
     .option("--block-tokens <n>", `tokens per block of the trace (default: ${TRACE_BLOCK_TOKENS})`)
     .option("--engine-cache <size>", "size of the engine's own KV cache; its hits need no vault")
+    .option("--node <size>", "memory of one Valkey node for records (maxmemory), like 64GB")
+    .option("--replicas <n>", "replicas of each Valkey primary, with --node (default: 1)")
+    .option(
+      "--engine-block <n>",
+      `tokens per block of the engine, with --model and --node (default: ${FAR_BLOCK_TOKENS})`,
+    )
     .example("tierkv plan --model config.json --trace requests.jsonl --prefill 8000")
     .does(plan);
 }
@@ -79,6 +101,7 @@ async function plan(call: Call<PlanFlags>): Promise<boolean> {
   const { options } = call;
   const config = call.loadConfig();
   const links = linksOf(options.links);
+  const nodes = nodesOf(options);
   const pace = options.prefill === undefined ? null : countOf("--prefill", options.prefill);
   const linear = pace === null ? null : (tokens: number): number => tokens / pace;
   const isRunning = options.model === undefined;
@@ -87,11 +110,12 @@ async function plan(call: Call<PlanFlags>): Promise<boolean> {
     : null;
   const weighers =
     status === null
-      ? [ofModel(shapeOf(options, chooseCodecs(config).isLossy), linear)]
+      ? [ofModel(shapeOf(options, chooseCodecs(config).isLossy), linear, engineBlockOf(options))]
       : status.engines.flatMap((engine) => ofEngine(engine, linear));
   const models: Planned[] = [];
   const poolOf = poolIn(config, status);
-  for (const weigher of weighers) models.push(await planFor(call, weigher, links, poolOf));
+  for (const weigher of weighers)
+    models.push(await planFor(call, weigher, { links, nodes }, poolOf));
   const reuse = status === null ? null : reuseRows(status.reuse);
   const lines = [
     ...models.flatMap((model) => model.lines),
@@ -102,11 +126,37 @@ async function plan(call: Call<PlanFlags>): Promise<boolean> {
   return weighers.length > 0;
 }
 
+/** null: no store is planned. */
+function nodesOf({ model, node, replicas, engineBlock }: PlanFlags): Nodes | null {
+  const needsNode = { "--replicas": replicas, "--engine-block": engineBlock };
+  for (const [option, value] of Object.entries(needsNode)) {
+    if (value === undefined || node !== undefined) continue;
+    const fix = "add --node with the memory of a Valkey node, like 64GB";
+    throw new TierkvError("USAGE", { reason: `${option} ${value.slice(0, 40)}: ${fix}` });
+  }
+  if (engineBlock !== undefined && model === undefined) {
+    const reason = `--engine-block ${engineBlock.slice(0, 40)}: a running engine tells its blocks: leave it out, or add --model`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  if (node === undefined) return null;
+  return { bytes: sizeOf("--node", node), replicas: replicasOf(replicas ?? "1") };
+}
+
+function engineBlockOf({ engineBlock }: PlanFlags): number {
+  return engineBlock === undefined ? FAR_BLOCK_TOKENS : countOf("--engine-block", engineBlock);
+}
+
 type PoolOf = (weigher: Weigher) => string[];
 
 function poolIn({ cluster }: Config, status: SidecarStatus | null): PoolOf {
   const vaults = status?.vaults.kv ?? [];
   return ({ tokenBytes }) => describePool(vaults, tokenBytes, cluster.redundancy);
+}
+
+interface Asked {
+  /** Bits a second. */
+  links: readonly number[];
+  nodes: Nodes | null;
 }
 
 interface Planned {
@@ -117,25 +167,30 @@ interface Planned {
 async function planFor(
   call: Call<PlanFlags>,
   weigher: Weigher,
-  links: readonly number[],
+  { links, nodes }: Asked,
   poolOf: PoolOf,
 ): Promise<Planned> {
   const { vault } = call.options;
   const bytes = vault === undefined ? VAULTS_DEFAULT : [sizeOf("--vault", vault)];
-  const { name, tokenBytes, stateBytes, shape } = weigher;
+  const { name, tokenBytes, stateBytes, shape, blocks } = weigher;
   const prompts = promptsUpTo(weigher.longestTokens).map((tokens) =>
     promptRow(weigher, tokens, links),
   );
   const vaults = bytes.map((size) => ({ bytes: size, tokens: size / tokenBytes }));
   const forecast = await forecastOf(call, weigher, vaults, links);
+  const all = forecast?.distinctTokens;
+  const sizes = all === undefined ? vaults : [...vaults, { bytes: all * tokenBytes, tokens: all }];
+  const isPlanned = nodes !== null && blocks.length > 0;
+  const stores = isPlanned ? forecastStores(blocks, sizes, nodes) : null;
   return {
-    result: { name, tokenBytes, stateBytes, shape, prompts, vaults, forecast },
+    result: { name, tokenBytes, stateBytes, shape, prompts, vaults, forecast, stores },
     lines: [
       ...describeModel(weigher),
       ...describePrompts(prompts, links),
       ...(forecast === null
         ? describeVaults(vaults)
         : describeForecast(forecast, vaults, links, tokenBytes)),
+      ...(stores === null ? [] : describeStores(stores, blocks)),
       ...poolOf(weigher),
     ],
   };
@@ -153,12 +208,13 @@ function shapeOf({ model = "", kvDtype = "" }: PlanFlags, isInt8: boolean): Mode
   return shapeAt(model, { valueBytes: VALUE_BYTES[kvDtype] ?? null, isInt8 });
 }
 
-function ofModel(shape: ModelShape, computeS: Weigher["computeS"]): Weigher {
+function ofModel(shape: ModelShape, computeS: Weigher["computeS"], blockTokens: number): Weigher {
   return {
     name: shape.name,
     shape,
     tokenBytes: storedBytesPerToken(shape),
     stateBytes: shape.states?.bytes ?? 0,
+    blocks: storedBlocks(shape, blockTokens),
     isMost: false,
     longestTokens: Infinity,
     engineBytes: (tokens) => engineBytes(shape, tokens),
@@ -181,6 +237,7 @@ function ofEngine(engine: EngineStatus, linear: Weigher["computeS"]): Weigher[] 
       shape: null,
       tokenBytes: footprint.tokenBytes,
       stateBytes: footprint.stateBytes,
+      blocks: blocksOf(engine, footprint.tokenBytes),
       isMost: !footprint.isMeasured,
       longestTokens: forecast.at(-1)?.tokens ?? Infinity,
       engineBytes: () => null,
@@ -188,6 +245,13 @@ function ofEngine(engine: EngineStatus, linear: Weigher["computeS"]): Weigher[] 
       computeS: linear ?? (computed.length === 0 ? null : interpolated(computed)),
     },
   ];
+}
+
+/** Blocks of a running engine, with the sizes of their records as far as they are known. */
+function blocksOf({ groups }: EngineStatus, tokenBytes: number): Block[] {
+  const kept = groups.filter((group) => group.class === "kv");
+  const perToken = kept.reduce((sum, { bytes, tokens }) => sum + bytes / tokens, 0);
+  return kept.map(({ bytes, tokens }) => ({ tokens, bytes: (bytes * tokenBytes) / perToken }));
 }
 
 function promptRow(weigher: Weigher, tokens: number, links: readonly number[]): PromptRow {

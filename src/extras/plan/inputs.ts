@@ -3,6 +3,7 @@ import { createReadStream, readFileSync, statSync } from "node:fs";
 import type { ReadStream } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { TierkvError } from "../../base/errors.ts";
+import { VALKEY_REPLICAS_MAX } from "../../base/limits/cold.ts";
 import { VAULT_BYTES_MAX, VAULT_BYTES_MIN } from "../../base/limits/general.ts";
 import {
   PLAN_CONFIG_BYTES_MAX,
@@ -34,6 +35,14 @@ export function countOf(option: string, text: string): number {
   const value = Number(text);
   if (Number.isSafeInteger(value) && value > 0) return value;
   throw usage(`${option} ${text.slice(0, 40)}: expected a whole number above 0`);
+}
+
+/** Parses the replicas of each primary. */
+export function replicasOf(text: string): number {
+  const value = Number(text);
+  if (/^\d+$/.test(text) && value <= VALKEY_REPLICAS_MAX) return value;
+  const most = `from 0 to ${VALKEY_REPLICAS_MAX}`;
+  throw usage(`--replicas ${text.slice(0, 40)}: expected a whole number ${most}`);
 }
 
 /** Parses Gb/s like `1,10` into bits per second. */

@@ -6,6 +6,8 @@ import type { ReuseStatus } from "../../sidecar/trace/reuse.ts";
 import type { TraceForecast } from "./forecast.ts";
 import { showLink } from "./inputs.ts";
 import type { ModelShape } from "./model.ts";
+import { bucketRequests, valkeyRecordBytes } from "./stores.ts";
+import type { Block, StoreForecast } from "./stores.ts";
 
 /** Sizes of one model, from its config.json or a running engine. */
 export interface Weigher {
@@ -18,6 +20,8 @@ export interface Weigher {
   isMost: boolean;
   /** Bytes of each boundary in a vault; 0: no recurrent states. */
   stateBytes: number;
+  /** Blocks of attention KV, by group, as a store keeps them. */
+  blocks: readonly Block[];
   /** Longest prompt, in tokens, that the engine takes; Infinity: not known. */
   longestTokens: number;
   engineBytes(tokens: number): number | null;
@@ -119,6 +123,40 @@ export function describeVaults(rows: readonly VaultRow[]): string[] {
     String(Math.floor(tokens / PROMPT_TOKENS)),
   ]);
   return table([head, ...cells], "  ");
+}
+
+/** Describes the nodes of Valkey and the bucket that hold the same as vaults. */
+export function describeStores(
+  { bytes: nodeBytes, replicas, rows }: StoreForecast,
+  blocks: readonly Block[],
+): string[] {
+  const head = [
+    "records",
+    "holds tokens",
+    "memory in Valkey",
+    `primaries of ${showBytes(nodeBytes)}`,
+    "nodes in all",
+    "in a bucket",
+    "objects",
+  ];
+  const cells = rows.map((row) => [
+    showBytes(row.bytes),
+    String(Math.floor(row.tokens)),
+    showBytes(row.valkeyBytes),
+    String(row.primaries),
+    String(row.nodes),
+    showBytes(row.bucketBytes),
+    String(row.bucketObjects),
+  ]);
+  const records = blocks.map(
+    ({ bytes, tokens }) =>
+      `${tokens} tokens ${showBytes(bytes)}, in Valkey ${showBytes(valkeyRecordBytes(bytes))}`,
+  );
+  const each = replicas === 1 ? "a replica" : `${replicas} replicas`;
+  return [
+    `  A record of ${records.join("; one of ")}. Each primary has ${each}. A prompt of ${PROMPT_TOKENS} tokens takes ${bucketRequests(blocks, PROMPT_TOKENS)} requests to a bucket.`,
+    ...table([head, ...cells], "  "),
+  ];
 }
 
 type Redundancy = Config["cluster"]["redundancy"];

@@ -1,5 +1,6 @@
 // Owns the sizes of a model's prompts: in the engine, in a vault, and over the link.
 import type { ModelShape } from "./model.ts";
+import type { Block } from "./stores.ts";
 
 /** Seconds to transfer bytes at a rate in bits a second. */
 export const travelS = (bytes: number, bitsPerS: number): number => (bytes * 8) / bitsPerS;
@@ -7,6 +8,12 @@ export const travelS = (bytes: number, bitsPerS: number): number => (bytes * 8) 
 /** Bytes in a vault per token, without states, which exist only at boundaries. */
 export function storedBytesPerToken({ full, windows }: ModelShape): number {
   return full.storedBytes + (windows?.storedBytes ?? 0);
+}
+
+/** Records of one block: one of the full layers, one of the window layers. */
+export function storedBlocks({ full, windows }: ModelShape, tokens: number): Block[] {
+  const perToken = [full.storedBytes, windows?.storedBytes ?? 0].filter((bytes) => bytes > 0);
+  return perToken.map((bytes) => ({ tokens, bytes: bytes * tokens }));
 }
 
 /** Bytes of a prompt in the engine's own cache: of window layers only the window's tokens. */

@@ -101,9 +101,61 @@ test("a running engine: what it stores a token, what its prompts cost, and the b
   expect(before.stdout).toMatch(/a token: .* in a vault at most: .* after its first restore$/m);
 });
 
+interface StoresPlanned {
+  models: {
+    stores: {
+      bytes: number;
+      replicas: number;
+      rows: { primaries: number; nodes: number }[];
+    } | null;
+  }[];
+}
+
+test("Valkey's nodes and the bucket for the same records, by size and for all of a trace", async () => {
+  const args = ["--vault", "500GB", "--node", "64GB", "--replicas", "2"];
+  const { exitCode, stdout } = await runInside(exact(...args));
+  expect(exitCode).toBe(0);
+  expect(stdout).toContain("A record of 16 tokens 2.1 MB, in Valkey 2.6 MB. Each primary has 2");
+  // 500 GB take 625 GB there.
+  expect(stdout).toMatch(/500 GB +3814697 +625 GB +10 +30 +500 GB +34060\n/);
+  const trace = join(dir, "trace.jsonl");
+  const line = { timestamp: 0, input_length: 1024, output_length: 1, hash_ids: [1, 2] };
+  writeFileSync(trace, JSON.stringify(line));
+  const planned = await runInside(exact(...args, "--trace", trace, "--json"));
+  const { models } = JSON.parse(planned.stdout) as StoresPlanned;
+  expect(models[0]?.stores).toMatchObject({
+    bytes: 64e9,
+    replicas: 2,
+    rows: [
+      { primaries: 10, nodes: 30 },
+      { primaries: 3, nodes: 9, tokens: 1024, bytes: 1024 * 131_072 },
+    ],
+  });
+  const without = await runInside(exact("--vault", "500GB", "--json"));
+  expect((JSON.parse(without.stdout) as StoresPlanned).models[0]?.stores).toBeNull();
+  const larger = await runInside(exact("--node", "64GB", "--engine-block", "128"));
+  expect(larger.stdout).toContain("A record of 128 tokens 16.8 MB");
+});
+
+test("Valkey's nodes for what a running engine keeps, by the records that it has", async () => {
+  const { sidecar } = await openRestored();
+  const args = ["plan", "--socket", sidecar.socketPath, "--node", "1GB", "--vault", "1GB"];
+  const { exitCode, stdout } = await runInside(args);
+  expect(exitCode).toBe(0);
+  const [group] = sidecar.status().engines[0]!.groups;
+  expect(stdout).toContain(`A record of ${group!.tokens} tokens `);
+  const refused = await runInside([...args, "--engine-block", "16"]);
+  expect(refused.stderr).toContain("--engine-block 16: a running engine tells its blocks");
+});
+
 test.each([
   [["--links", "fast"], "--links fast: expected Gb/s like 1,10"],
   [["--vault", "much"], "--vault much: expected a size like 24GB"],
+  [["--node", "much"], "--node much: expected a size like 24GB"],
+  [["--node", "1GB", "--replicas", "9"], "--replicas 9: expected a whole number from 0 to 5"],
+  [["--replicas", "1"], "--replicas 1: add --node with the memory of a Valkey node"],
+  [["--engine-block", "16"], "--engine-block 16: add --node"],
+  [["--node", "1GB", "--engine-block", "0"], "--engine-block 0: expected a whole number above 0"],
   [["--prefill", "-1"], "--prefill -1: expected a whole number above 0"],
   [["--trace", "/no/such.jsonl"], "/no/such.jsonl: cannot be read: it does not exist"],
 ])("%j is refused in one line", async (more, reason) => {

@@ -3,12 +3,15 @@ import { afterEach, expect, test } from "vitest";
 import { ItemStatus } from "../../../src/base/block.ts";
 import type { ColdSettings } from "../../../src/base/native.ts";
 import { ColdStore } from "../../../src/client/cold/cold-store.ts";
+import { valkeyRecordBytes } from "../../../src/extras/plan/stores.ts";
 import { Pages } from "../../support/lanes.ts";
 import { NAMESPACE } from "../../support/records.ts";
 import { describeStore } from "../../support/source-suite.ts";
 import {
+  HAS_REDIS,
   HAS_S3,
   HAS_VALKEY,
+  REDIS,
   startBucket,
   startCluster,
   ValkeyServer,
@@ -208,4 +211,42 @@ test.skipIf(!HAS_VALKEY)("a server tells its memory, its policy and its keys", a
     trouble: "",
   });
   expect(await store.stats(SOON_MS)).toMatchObject({ maxBytes: 64 << 20, records: 5 });
+});
+
+/** Memory that records of these bytes take, by what the server says of each and of all. */
+async function memoryOf(
+  server: ValkeyServer,
+  bytes: number,
+): Promise<{ each: number; all: number }> {
+  const count = 24;
+  const empty = await server.info("used_memory");
+  const store = openStore(server.address, { ttlS: 1000 });
+  const pages = await Pages.open(count, bytes);
+  await store.store(NAMESPACE, pages.encode(), SOON_MS);
+  store.close();
+  const [key = ""] = await server.keys("tierkv:1:*");
+  const each = Number(String(await server.ask("MEMORY", "USAGE", key)).slice(1));
+  return { each, all: ((await server.info("used_memory")) - empty) / count };
+}
+
+/** Of powers of two jemalloc takes a quarter more, as a record has a header, too. */
+const SIZES = [4096, 65_536, 131_072, 139_264, 1_048_576];
+
+test.skipIf(!HAS_REDIS)("a plan says what a record takes in a server with jemalloc", async () => {
+  for (const bytes of SIZES) {
+    const server = await ValkeyServer.start([], { program: REDIS });
+    const planned = valkeyRecordBytes(bytes);
+    const { each, all } = await memoryOf(server, bytes);
+    expect(each, `${bytes} bytes`).toBeLessThanOrEqual(planned);
+    expect(each, `${bytes} bytes`).toBeGreaterThan(planned - 400);
+    // The first client's buffers and the tables of an empty server are in it.
+    expect(all, `${bytes} bytes`).toBeLessThan(planned + 65_536);
+  }
+});
+
+test.skipIf(!HAS_VALKEY)("a plan holds for a server with another allocator", async () => {
+  for (const bytes of SIZES) {
+    const { each } = await memoryOf(await ValkeyServer.start(), bytes);
+    expect(each, `${bytes} bytes`).toBeLessThanOrEqual(valkeyRecordBytes(bytes));
+  }
 });

@@ -6,4 +6,7 @@ pub mod bench;
 pub mod bucket;
 pub mod fake;
 pub mod gateway;
+pub mod load;
+pub mod places;
+pub mod proxy;
 pub mod server;

@@ -1,4 +1,4 @@
-//! Owns real Valkey servers for tests: one alone, or a cluster of three.
+//! Owns real Valkey servers for tests: one alone, or a cluster of three, with replicas or without.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -12,9 +12,35 @@ use rustix::process::{Pid, Signal, kill_process};
 pub struct Server {
     child: Child,
     pub port: u16,
+    place: Place,
     folder: PathBuf,
     arguments: Vec<String>,
     program: String,
+}
+
+/// Where a server runs.
+#[derive(Clone)]
+pub struct Place {
+    pub host: String,
+    /// Words before its command.
+    pub under: Vec<String>,
+    /// `None`: a free one.
+    pub port: Option<u16>,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { host: "127.0.0.1".to_owned(), under: Vec::new(), port: None }
+    }
+}
+
+impl Place {
+    fn command(&self, program: &str, arguments: &[String]) -> Command {
+        let mut words = self.under.iter().map(String::as_str).chain([program]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).args(arguments).stdout(Stdio::null());
+        command
+    }
 }
 
 /// The program, where there is one; says so where there is none.
@@ -55,32 +81,43 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
 
 impl Server {
     pub fn start(program: &str, more: &[&str]) -> Self {
-        let mut server = Self::spawn(program, free_port(), more);
+        Self::start_at(program, &Place::default(), more)
+    }
+
+    pub fn start_at(program: &str, place: &Place, more: &[&str]) -> Self {
+        let port = || place.port.unwrap_or_else(free_port);
+        let mut server = Self::spawn(program, place, port(), more);
         // A cluster's second port may be taken, then another pair is tried.
         for _ in 0..5 {
             let mut ended = false;
             until("the server to listen", || {
                 ended = server.child.try_wait().unwrap().is_some();
-                ended || TcpStream::connect(("127.0.0.1", server.port)).is_ok()
+                ended || server.listens()
             });
             if !ended {
                 return server;
             }
-            server = Self::spawn(program, free_port(), more);
+            server = Self::spawn(program, place, port(), more);
         }
         panic!("{program} does not start");
     }
 
-    fn spawn(program: &str, port: u16, more: &[&str]) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("tierkv-valkey-{}-{port}", std::process::id()));
+    fn listens(&self) -> bool {
+        TcpStream::connect((self.place.host.as_str(), self.port)).is_ok()
+    }
+
+    fn spawn(program: &str, place: &Place, port: u16, more: &[&str]) -> Self {
+        let name = format!("tierkv-valkey-{}-{}-{port}", std::process::id(), place.host);
+        let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         // The bus of a cluster lies 10,000 ports above, which may be past the last one.
         let bus = free_port().to_string();
         let text = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
         let port_of = if more.contains(&"--tls-cert-file") { "--tls-port" } else { "--port" };
         let mut arguments =
-            text(&[port_of, &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+            text(&[port_of, &port.to_string(), "--bind", &place.host, "--save", ""]);
+        // Machines of a test are protected by their namespaces.
+        arguments.extend(text(&["--protected-mode", "no"]));
         if port_of == "--tls-port" {
             arguments.extend(text(&["--port", "0"]));
         }
@@ -90,25 +127,30 @@ impl Server {
         }
         arguments.extend(text(more));
         let program = program.to_owned();
-        let child = Command::new(&program).args(&arguments).stdout(Stdio::null()).spawn().unwrap();
-        Self { child, port, folder, arguments, program }
+        let child = place.command(&program, &arguments).spawn().unwrap();
+        Self { child, port, place: place.clone(), folder, arguments, program }
     }
 
     /// Starts it again at the same port, without what it had in memory.
     pub fn restart(&mut self) {
-        let mut command = Command::new(&self.program);
-        self.child = command.args(&self.arguments).stdout(Stdio::null()).spawn().unwrap();
-        until("the server to listen again", || {
-            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
-        });
+        self.child = self.place.command(&self.program, &self.arguments).spawn().unwrap();
+        until("the server to listen again", || self.listens());
     }
 
     pub fn address(&self) -> String {
-        format!("valkey://127.0.0.1:{}", self.port)
+        format!("valkey://{}:{}", self.place.host, self.port)
     }
 
     pub fn client(&self) -> Connection {
-        Client::open(format!("redis://127.0.0.1:{}", self.port)).unwrap().get_connection().unwrap()
+        let address = format!("redis://{}:{}", self.place.host, self.port);
+        let client = Client::open(address).unwrap();
+        let mut connection = None;
+        // A link that has just come back may lead nowhere yet.
+        until("a connection", || {
+            connection = client.get_connection().ok();
+            connection.is_some()
+        });
+        connection.unwrap()
     }
 
     pub fn kill(&mut self) {
@@ -133,9 +175,14 @@ impl Drop for Server {
 
 /// Three primaries that share all slots, and behind them a replica of each.
 pub fn cluster_with_replicas(program: &str) -> Vec<Server> {
-    let mut servers = cluster(program);
-    for primary in 0..3 {
-        let server = Server::start(program, &CLUSTERED);
+    cluster_with_replicas_at(program, &<[Place; 6]>::default())
+}
+
+/// The same at six places, the replicas at the last three.
+pub fn cluster_with_replicas_at(program: &str, places: &[Place]) -> Vec<Server> {
+    let mut servers = cluster_at(program, &places[..3]);
+    for (primary, place) in places[3..].iter().enumerate() {
+        let server = Server::start_at(program, place, &CLUSTERED);
         meet(&servers[0], &server);
         let mut asked = servers[primary].client();
         let id: String = redis::cmd("CLUSTER").arg("MYID").query(&mut asked).unwrap();
@@ -178,8 +225,12 @@ const CLUSTERED: [&str; 8] = [
 
 /// Three primaries that share all slots.
 pub fn cluster(program: &str) -> Vec<Server> {
-    let options = CLUSTERED;
-    let servers: Vec<_> = (0..3).map(|_| Server::start(program, &options)).collect();
+    cluster_at(program, &<[Place; 3]>::default())
+}
+
+fn cluster_at(program: &str, places: &[Place]) -> Vec<Server> {
+    let start = |place| Server::start_at(program, place, &CLUSTERED);
+    let servers: Vec<_> = places.iter().map(start).collect();
     for (number, server) in servers.iter().enumerate() {
         let mut client = server.client();
         let (first, last) = (number * 16384 / 3, (number + 1) * 16384 / 3 - 1);
@@ -202,7 +253,7 @@ pub fn cluster(program: &str) -> Vec<Server> {
 
 fn meet(one: &Server, other: &Server) {
     let mut meet = redis::cmd("CLUSTER");
-    meet.arg("MEET").arg("127.0.0.1").arg(other.port).arg(bus_port(other));
+    meet.arg("MEET").arg(&other.place.host).arg(other.port).arg(bus_port(other));
     meet.exec(&mut one.client()).unwrap();
 }
 
@@ -226,7 +277,7 @@ pub fn move_slots(from: &Server, to: &Server, most: usize, mut within: impl FnMu
         set(&mut target, "IMPORTING", &ids.0);
         set(&mut source, "MIGRATING", &ids.1);
         let mut migrate = redis::cmd("MIGRATE");
-        migrate.arg("127.0.0.1").arg(to.port).arg("").arg(0).arg(5000).arg("KEYS");
+        migrate.arg(&to.place.host).arg(to.port).arg("").arg(0).arg(5000).arg("KEYS");
         migrate.arg(&keys).exec(&mut source).unwrap();
         within();
         set(&mut target, "NODE", &ids.1);
