@@ -15,7 +15,6 @@ from tierkv.connectors.vllm.pages.arena import Arena
 from tierkv.connectors.vllm.pages.cuda import Cuda
 from tierkv.connectors.vllm.pages.pages import Pages, check_block
 from tierkv.connectors.vllm.pages.rows import PartRows, Rows
-from tierkv.connectors.vllm.pages.threads import CopyThreads
 
 log = logging.getLogger("tierkv.shim")
 
@@ -90,9 +89,6 @@ def make_copier(device: torch.device) -> Copier:
 class CpuCopier(Copier):
     """Plain copies on the engine's own thread; they are done when the call returns."""
 
-    def __init__(self) -> None:
-        self._threads = CopyThreads()
-
     def prepare(self, arena: Arena, ready: Done) -> None:
         """Allow copies at once; they pay for pages that are not present yet."""
         _start(arena.populate)
@@ -107,11 +103,7 @@ class CpuCopier(Copier):
     def _run(self, batch: Batch, *, to_slot: bool) -> None:
         started = time.perf_counter()
         slots = batch.arena.run(0, batch.arena.slot_count)
-        self._threads.run(
-            batch.pairs,
-            batch.pages.group.block_bytes,
-            lambda pairs: batch.pages.copy_all(pairs, slots, to_slot=to_slot),
-        )
+        batch.pages.copy_all(batch.pairs, slots, to_slot=to_slot)
         batch.seconds = time.perf_counter() - started
         for done in batch.when_done:
             done()
