@@ -143,18 +143,17 @@ const statesNeedNoRuns: Rule = ({ cluster: { ssmCold } }) => {
 };
 
 /** Addresses that a program dials are those of a machine. */
-const dialledAreMachines: Rule = ({ cluster: { kvCold, ssmCold }, gateway: { engines } }) => {
-  for (const [section, name, all] of [
-    ["cluster", "kv_cold", kvCold],
-    ["cluster", "ssm_cold", ssmCold],
-    ["gateway", "engines", engines],
+const dialledAreMachines: Rule = ({ cluster: { kvCold, ssmCold } }) => {
+  for (const [name, all] of [
+    ["kv_cold", kvCold],
+    ["ssm_cold", ssmCold],
   ] as const) {
     const any = all.find(({ host }) => LISTEN_ONLY.test(host));
     if (any === undefined) continue;
     return {
-      path: [section, name],
-      reason: `a server may listen on ${any.host}, and nobody can dial it`,
-      fix: `write the server's own address, or 127.0.0.1:${any.port} for this machine`,
+      path: ["cluster", name],
+      reason: `a vault may listen on ${any.host}, which names no machine to connect to`,
+      fix: `write the vault's own address, or 127.0.0.1:${any.port} for this machine`,
     };
   }
   return null;

@@ -108,11 +108,11 @@ testRefusals({
     "both are lost together",
     "write a folder on another disk",
   ),
-  "an address that nobody can dial": bad(
+  "an address that names no machine": bad(
     '[cluster]\nkv_cold = "0.0.0.0:50051"',
     2,
     "CONFIG_CONFLICT",
-    "a server may listen on 0.0.0.0",
+    "a vault may listen on 0.0.0.0, which names no machine",
     "127.0.0.1:50051 for this machine",
   ),
   "a tokenizer's folder that is no absolute path": bad(
