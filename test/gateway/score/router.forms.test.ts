@@ -51,14 +51,12 @@ const ask = (url: string, path: string, body: object): Promise<Answer> =>
     headers: { "content-type": "application/json" },
   });
 
-test.each(FORMS)("%s goes where it is held", async (_name, path, body) => {
-  // By what is held alone: times of a busy machine decide nothing.
-  const { url, publishers } = await renderingEngines(4, "prefix-weighted");
-  const engineOf = ({ headers }: Answer): unknown =>
-    headers["x-gateway-destination-endpoint-served"];
-  const first = await ask(url, path, body("first question"));
-  expect(first.code).toBe(200);
-  await until(async () => {
+/** Waits until the gateway has heard of all blocks of the engines. */
+const untilIndexed = (
+  url: string,
+  publishers: Awaited<ReturnType<typeof renderingEngines>>["publishers"],
+): Promise<void> =>
+  until(async () => {
     for (const publisher of publishers) await publisher.publish([]);
     const { text } = await call(url, "/metrics");
     const blocks = [...text.matchAll(/indexed_blocks\{.*gpu.*\} (\d+)$/gm)].map(([, n]) =>
@@ -66,6 +64,15 @@ test.each(FORMS)("%s goes where it is held", async (_name, path, body) => {
     );
     return publishers.every((publisher, at) => publisher.blocks.size === blocks[at]);
   });
+
+test.each(FORMS)("%s goes where it is held", async (_name, path, body) => {
+  // By what is held alone: times of a busy machine decide nothing.
+  const { url, publishers } = await renderingEngines(4, "prefix-weighted");
+  const engineOf = ({ headers }: Answer): unknown =>
+    headers["x-gateway-destination-endpoint-served"];
+  const first = await ask(url, path, body("first question"));
+  expect(first.code).toBe(200);
+  await untilIndexed(url, publishers);
   for (let n = 0; n < 6; n += 1) {
     const again = await ask(url, path, body(`question ${n}`));
     expect(engineOf(again)).toBe(engineOf(first));
@@ -92,9 +99,10 @@ const SCORES: readonly [path: string, more: object, isComputed: boolean][] = [
 ];
 
 test.each(SCORES)("%s with %j reads cached blocks, or claims none", async (path, more, isNone) => {
-  const { url } = await renderingEngines(1);
+  const { url, publishers } = await renderingEngines(1);
   const body = path === "/v1/completions" ? { prompt: LONG } : { messages: user(LONG) };
   await ask(url, path, body);
+  await untilIndexed(url, publishers);
   const answer = await ask(url, path, { ...body, ...more });
   const [hit = 0] = String(answer.headers["x-tierkv-hit-tokens"]).split("/").map(Number);
   expect(hit > 0).toBe(!isNone);
