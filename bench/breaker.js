@@ -1,7 +1,6 @@
 // Owns the figures of the circuit breaker: time from a vault's death or silence until calls fail at once, and from its return.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { createServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RESTORE_STALL_MS_DEFAULT } from "../dist/base/limits/general.js";
 import { createLogger } from "../dist/base/log.js";
@@ -9,6 +8,7 @@ import { VaultClient } from "../dist/client/vault/vault-client.js";
 import { digest } from "./lib/blocks.js";
 import { figure } from "./lib/figures.js";
 import { TIERKV } from "./lib/paths.js";
+import { freePort } from "./lib/ports.js";
 
 /** Interval of look-ups, which have the default deadline of a sidecar's. */
 const EVERY_MS = 20;
@@ -78,15 +78,6 @@ async function until(isTrue) {
     await sleep(POLL_MS);
   }
   return performance.now() - startMs;
-}
-
-async function freePort() {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address();
-  server.close();
-  await once(server, "close");
-  return port;
 }
 
 async function startVault(address) {

@@ -1,11 +1,11 @@
 // Owns the accuracy of the gateway's predictions: predicted and measured first tokens of real engines.
 import { once } from "node:events";
 import { Agent, request } from "node:http";
-import { createServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, quantile } from "./lib/figures.js";
+import { freePort } from "./lib/ports.js";
 import { Stand } from "./lib/stand.js";
 import { chanceOf } from "./sim/chance.js";
 
@@ -74,15 +74,6 @@ async function startEngine(stand, model, dtype, core) {
     { env: engineEnvironment([core]), url: `http://127.0.0.1:${port}/health`, timeoutMs: START_MS },
   );
   return { port, events, replays };
-}
-
-async function freePort() {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address();
-  server.close();
-  await once(server, "close");
-  return port;
 }
 
 /** Returns the decisions of the measured requests. */

@@ -2,23 +2,15 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync } from "node:fs";
-import { connect, createServer } from "node:net";
+import { connect } from "node:net";
 import { join } from "node:path";
 import { becomes } from "../../dist/base/time.js";
+import { freePort } from "./ports.js";
 
 const PROGRAM = process.env.TIERKV_TEST_VALKEY ?? "valkey-server";
 const START_MS = 20_000;
 const POLL_MS = 50;
 const SLOTS = 16_384;
-
-async function freePort() {
-  const probe = createServer().listen(0, "127.0.0.1");
-  await once(probe, "listening");
-  const { port } = probe.address();
-  probe.close();
-  await once(probe, "close");
-  return port;
-}
 
 function isUp(host, port) {
   return new Promise((resolve) => {

@@ -65,17 +65,8 @@ const DROP_TEXTS = {
 /** Why a block was not stored; a vault's error code may stand in its place. */
 export type DropReason = keyof typeof DROP_TEXTS;
 
-/** Why an engine went on without blocks that had come; its shim says so. */
-const LEFT_TEXTS = {
-  weights_unread:
-    "its caches were emptied, and the engine was still reading its weights to see whether they are the same",
-} as const;
-
-export type LeftReason = keyof typeof LEFT_TEXTS | "unnamed";
-export const LEFT_REASONS: readonly LeftReason[] = [
-  ...(Object.keys(LEFT_TEXTS) as (keyof typeof LEFT_TEXTS)[]),
-  "unnamed",
-];
+/** Reasons that a shim gives where its engine went on without blocks that had come. */
+export const LEFT_REASONS = ["weights_unread", "unnamed"] as const;
 
 /** The decision about held blocks, and how the plan ended. */
 const DECISION_TEXTS = {
@@ -95,7 +86,8 @@ const DECISION_TEXTS = {
   overload: "too many look-ups were under way",
   quarantined:
     "stored blocks of this model differ from what the engine computes; they are not used until they are flushed",
-  ...LEFT_TEXTS,
+  weights_unread:
+    "its caches were emptied, and the engine was still reading its weights to see whether they are the same",
   undecided: "it is still being looked up",
   let_go: "the engine went on without it, or the request ended, before the vaults had answered",
 } as const;

@@ -351,7 +351,10 @@ export class Case {
   ): void {
     const { actual } = this.account;
     this.account.loadedTokens = loadedTokens;
-    if (why !== "") Object.assign(this.account, { choice: "recomputed", why });
+    if (why !== "") {
+      this.account.choice = "recomputed";
+      this.account.why = why;
+    }
     if (loadMs !== null) {
       actual.load = round(loadMs);
       this.#counters.took("load", loadMs);

@@ -20,7 +20,7 @@ _UNTOLD: Frame = {"naming": {"percent": 0, "refused": ""}}
 #: Shown by `tierkv status` and logged. What the engine computed from rounded blocks lies in its own cache.
 OTHER_FIDELITY = (
     "the engine holds blocks that were rounded, and its sidecar now stores blocks in another form;"
-    " restart the engine, or the sidecar with its earlier [turbo_quant] and [codec]"
+    " restart the engine, or the sidecar with its earlier [turbo_quant], [codec] and certificates"
 )
 
 
@@ -104,15 +104,7 @@ class Naming:
         if identity is None or frame["weights"] != identity["weights"]:
             return
         self._otherwise = int(frame["otherwise"])
-        fidelity = self._fidelity = int(frame["fidelity"])
-        if self._lossy_past not in (0, fidelity):
-            log.warning(
-                "tierKV: the sidecar now stores with fidelity %d, this engine holds blocks of fidelity %d; nothing is "
-                "saved or restored until the engine is restarted, or [turbo_quant], [codec] and its certificates are "
-                "as they were",
-                fidelity,
-                self._lossy_past,
-            )
+        self._fidelity = int(frame["fidelity"])
 
     def is_done(self, connection: int) -> bool:
         return self._connection == connection
@@ -182,7 +174,7 @@ class Naming:
         self._weights.close()
 
     @property
-    def _estranged(self) -> str:
+    def _other_fidelity(self) -> str:
         """Say that this engine holds blocks of another form than its sidecar now stores; empty: it does not."""
         if self._fidelity is None or self._lossy_past in (0, self._fidelity):
             return ""
@@ -190,7 +182,7 @@ class Naming:
 
     def _complain(self) -> str:
         """Give why there is no name, and log a reason that is new."""
-        refused = self.refused or self._estranged
+        refused = self.refused or self._other_fidelity
         if refused and refused != self._complained:
             self._complained = refused
             self._counters.add("names_refused")
@@ -223,7 +215,7 @@ class Naming:
         fidelity = self._fidelity
         if root is None or fidelity is None or self._resolved is None or not self.is_complete:
             return None
-        if self._estranged:
+        if self._other_fidelity:
             # Restored blocks, and all computed from them, would pass for blocks of another fidelity.
             self._counters.add("fidelity_changed")
             return None
