@@ -7,7 +7,7 @@ import pytest
 from tierkv.connectors.vllm.link.counters import Counters
 from tierkv.connectors.vllm.link.messages import PAGE_ORDER
 from tierkv.connectors.vllm.naming import namespace
-from tierkv.connectors.vllm.naming.naming import Naming
+from tierkv.connectors.vllm.naming.naming import OTHER_FIDELITY, Naming
 
 from .support.engine import make_group, make_state
 from .support.scheduler import RESOLVED, known_weights
@@ -82,8 +82,10 @@ def test_a_lossy_past_never_becomes_exact_while_the_engine_runs(
     bench.name(2)
     with caplog.at_level(logging.WARNING, "tierkv.shim"):
         bench.hear(0)
+        refused = bench.naming.report()["naming"]["refused"]
     assert not bench.name(2)
-    assert "certificates" in caplog.text
+    assert refused == OTHER_FIDELITY
+    assert OTHER_FIDELITY in caplog.text
 
 
 def test_weights_changed_in_place_take_no_certificate_with_them(bench: Bench) -> None:
