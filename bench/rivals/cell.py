@@ -47,10 +47,14 @@ class Cell:
             for n in range(PREFIXES)
         ]
         payload = sum(len(block.view) for block in self.source)
-        seconds = [timed(self.rival.put, *prefix) for prefix in self.prefixes]
+        seconds = [self.put(*prefix) for prefix in self.prefixes]
         for prefix in self.prefixes:  # also warms up
             self.verify(*prefix)
         return {"store_gb_s": [payload / each / 1e9 for each in seconds]}
+
+    def put(self, keys: list[str], blocks: list[Block]) -> float:
+        self.rival.stage(keys, blocks)
+        return timed(self.rival.put, keys, blocks)
 
     def verify(self, keys: list[str], expected: list[Block]) -> None:
         for block in self.target:
@@ -89,7 +93,7 @@ class Cell:
         """Time batches of existence checks, with the first half of the keys stored."""
         half = LOOKUP_KEYS // 2
         keys = new_keys("lookup", LOOKUP_KEYS)
-        self.rival.put(keys[:half], self.arena.blocks(0, LOOKUP_BLOCK_BYTES, half))
+        self.put(keys[:half], self.arena.blocks(0, LOOKUP_BLOCK_BYTES, half))
         if self.rival.exists(keys) != [True] * half + [False] * half:
             raise AssertionError("exists() gave a wrong answer")
         lookups: list[float] = []
