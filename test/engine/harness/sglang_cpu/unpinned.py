@@ -1,4 +1,4 @@
-"""Memory that no GPU pins, where SGLang pins it without asking for a GPU: its LoRA, and reads of its storage in files."""
+"""Memory that no GPU pins, where SGLang pins it without asking for a GPU: in its LoRA and its storage in files."""
 
 from __future__ import annotations
 
