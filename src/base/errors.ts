@@ -129,11 +129,11 @@ const CATALOGUE = {
   ],
   SIDECAR_DOWN: [
     "down",
-    "sidecar at {path} does not answer: {reason}; an engine with tierKV starts it, or start it with `tierkv sidecar`",
+    "sidecar at {path} does not answer: {reason}; {fix}",
   ],
   GATEWAY_DOWN: [
     "down",
-    "gateway at {path} does not answer: {reason}; start it with `tierkv gateway`",
+    "gateway at {path} does not answer: {reason}; {fix}",
   ],
   REGISTRY_FAILED: ["down", "registry {registry}: {reason}"],
   BAD_FRAME: ["user", "bad frame from {peer}: {reason}"],

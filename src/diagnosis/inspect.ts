@@ -111,6 +111,8 @@ export interface Seen {
   names?: readonly string[];
   /** Status of this user's gateway; null: there is none; left out: it was not asked. */
   fleet?: ShownFleet | null;
+  /** Why a gateway of this user that runs does not answer; empty or left out: it does, or none runs. */
+  fleetTrouble?: string;
 }
 
 /** Asks all targets concurrently; `onWait` has the addresses that have not answered yet, whenever one did. */
