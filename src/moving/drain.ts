@@ -53,6 +53,7 @@ export class Drain {
   readonly drained: Drained = { moved: none(), present: none(), left: {} };
   readonly #options: DrainOptions;
   #done = 0;
+  #all = 0;
 
   constructor(options: DrainOptions) {
     this.#options = options;
@@ -95,9 +96,9 @@ export class Drain {
   }
 
   async #run(): Promise<void> {
-    const { source, hot, onProgress } = this.#options;
+    const { source, hot } = this.#options;
     const { records, disk } = await source.stats(CALL_TIMEOUT_MS);
-    const all = Math.max(records, disk?.records ?? 0);
+    this.#all = Math.max(records, disk?.records ?? 0);
     for await (const { from, namespace, model, rows, anchors } of this.#held()) {
       await this.#tellModel(namespace, model);
       // All workers draw from one iterator.
@@ -108,12 +109,16 @@ export class Drain {
           const startMs = nowMs();
           const bytes = await this.#move(from, namespace, batch, anchors);
           this.#done += from === source ? batch.length : 0;
-          onProgress?.(this.#done, all);
+          this.#tell();
           await sleep(this.#pauseMs(bytes, nowMs() - startMs), hot?.signal);
         }
       };
       await Promise.all(Array.from({ length: DRAIN_BATCHES }, work));
     }
+  }
+
+  #tell(): void {
+    this.#options.onProgress?.(this.#done, this.#all);
   }
 
   /**
@@ -126,6 +131,8 @@ export class Drain {
     const others = clients.filter((client) => client !== source);
     for (const from of [source, ...(pool.isCut ? others : [])]) {
       for await (const held of pagesOf(from)) {
+        // A long list would leave its reader without a word.
+        this.#tell();
         // Records of a measuring command are not moved, because they are dropped when it ends.
         if (isMeasuring(toNamespace(held.namespace))) continue;
         // A hot drain opens no seals, because the machine's user needs its processors.

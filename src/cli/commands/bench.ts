@@ -83,9 +83,9 @@ async function bench(call: Call<BenchFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { target: only, ...options } = call.options;
   const { chosenTargets } = await import("../../cluster/sources.ts");
-  const targets = await chosenTargets(config, only, "measure");
+  const { listed, look } = await import("../shell/looking.ts");
+  const targets = await listed(call.io, () => chosenTargets(config, only, "measure"));
   const { benchVault, unmeasured } = await import("../bench/bench-vault.ts");
-  const { look } = await import("../shell/looking.ts");
   const { troubleOf } = await import("../../diagnosis/inspect.ts");
   const seen = await look(config, call.io);
   const results: VaultBench[] = [];
