@@ -32,7 +32,8 @@ export async function askGateway(
 
 const ABSENT = "start it with `tierkv gateway`";
 /** What to do about a gateway that has a socket and does not answer. */
-export const STUCK = "it runs, and is busy or stuck: try again, and if that lasts, end its process and start it again";
+export const STUCK =
+  "it runs, and is busy or stuck: try again, and if that lasts, end its process and start it again";
 
 function ask(
   socketPath: string,

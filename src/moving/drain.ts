@@ -53,7 +53,6 @@ export class Drain {
   readonly drained: Drained = { moved: none(), present: none(), left: {} };
   readonly #options: DrainOptions;
   #done = 0;
-  #all = 0;
 
   constructor(options: DrainOptions) {
     this.#options = options;
@@ -96,9 +95,9 @@ export class Drain {
   }
 
   async #run(): Promise<void> {
-    const { source, hot } = this.#options;
+    const { source, hot, onProgress } = this.#options;
     const { records, disk } = await source.stats(CALL_TIMEOUT_MS);
-    this.#all = Math.max(records, disk?.records ?? 0);
+    const all = Math.max(records, disk?.records ?? 0);
     for await (const { from, namespace, model, rows, anchors } of this.#held()) {
       await this.#tellModel(namespace, model);
       // All workers draw from one iterator.
@@ -109,16 +108,12 @@ export class Drain {
           const startMs = nowMs();
           const bytes = await this.#move(from, namespace, batch, anchors);
           this.#done += from === source ? batch.length : 0;
-          this.#tell();
+          onProgress?.(this.#done, all);
           await sleep(this.#pauseMs(bytes, nowMs() - startMs), hot?.signal);
         }
       };
       await Promise.all(Array.from({ length: DRAIN_BATCHES }, work));
     }
-  }
-
-  #tell(): void {
-    this.#options.onProgress?.(this.#done, this.#all);
   }
 
   /**
@@ -131,8 +126,6 @@ export class Drain {
     const others = clients.filter((client) => client !== source);
     for (const from of [source, ...(pool.isCut ? others : [])]) {
       for await (const held of pagesOf(from)) {
-        // A long list would leave its reader without a word.
-        this.#tell();
         // Records of a measuring command are not moved, because they are dropped when it ends.
         if (isMeasuring(toNamespace(held.namespace))) continue;
         // A hot drain opens no seals, because the machine's user needs its processors.

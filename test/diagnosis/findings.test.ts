@@ -402,3 +402,17 @@ test("a gateway that runs and does not answer is a problem", async () => {
   const found = findings({ ...(await look()), fleetTrouble: "gateway at /x does not answer" });
   expect(found).toMatchObject([{ code: "gateway_down", severity: "problem" }]);
 });
+
+test("what the sidecar says of its vaults is as they answer now", async () => {
+  const vault = await openVault();
+  const kv = openClient(vault);
+  const { socketPath } = await openSidecar({ vaults: { kv, ssm: null } });
+  const config = loadConfig(configOf(vault.address, socketPath), {});
+  const stateNow = async (): Promise<string | undefined> =>
+    (await inspect(config)).sidecar?.vaults.kv[0]?.state;
+  expect(await stateNow()).toBe("up");
+  const stats = vi.spyOn(kv, "stats").mockRejectedValue(new Error("no answer came"));
+  expect(await stateNow()).toBe("down");
+  stats.mockRestore();
+  expect(await stateNow()).toBe("up");
+});

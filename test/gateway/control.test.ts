@@ -53,7 +53,10 @@ test("a drain that waits says for what, into a pipe, too", async () => {
   await until(() => drain.stderr.includes(`waiting for 1 request at ${engine!.name}`));
   open();
   await held;
-  expect(await ended).toMatchObject({ exitCode: 0, stdout: expect.stringContaining("in flight: 0") as string });
+  expect(await ended).toMatchObject({
+    exitCode: 0,
+    stdout: expect.stringContaining("in flight: 0") as string,
+  });
 });
 
 test("a gateway that has found no engine yet says so", async () => {

@@ -113,12 +113,12 @@ async function makeBundle(call: Call<ExportFlags>): Promise<void> {
   const config = call.loadConfig();
   const [{ loadRecordKeys }, { openVaults }, { greet }, { select }, { exportBundle }] =
     await Promise.all([
-    import("../../config/conditions.ts"),
-    import("../../extras/bundle/vaults.ts"),
-    import("../vaults/greeting.ts"),
-    import("../../extras/bundle/selection.ts"),
-    import("../../extras/bundle/export.ts"),
-  ]);
+      import("../../config/conditions.ts"),
+      import("../../extras/bundle/vaults.ts"),
+      import("../vaults/greeting.ts"),
+      import("../../extras/bundle/selection.ts"),
+      import("../../extras/bundle/export.ts"),
+    ]);
   await loadRecordKeys(config);
   const hash = request === undefined ? block : await blockOf(call, request);
   const wanted = {
@@ -190,13 +190,14 @@ async function takeBundle(call: Call<ImportFlags>): Promise<boolean> {
   const keepS = optionOr(duration(KEEP_S_MAX), "--for", time, 0);
   const { readSecret } = await import("../../base/signing-key.ts");
   const secret = seal === undefined ? null : readSecret(seal, "--seal", SEAL_USE);
-  const [{ Layout }, { Importer, openBundle }, { openVaults }, { greet }, { checkNamed }] = await Promise.all([
-    import("../../extras/bundle/layout.ts"),
-    import("../../extras/bundle/import.ts"),
-    import("../../extras/bundle/vaults.ts"),
-    import("../vaults/greeting.ts"),
-    import("../../control/engine-names.ts"),
-  ]);
+  const [{ Layout }, { Importer, openBundle }, { openVaults }, { greet }, { checkNamed }] =
+    await Promise.all([
+      import("../../extras/bundle/layout.ts"),
+      import("../../extras/bundle/import.ts"),
+      import("../../extras/bundle/vaults.ts"),
+      import("../vaults/greeting.ts"),
+      import("../../control/engine-names.ts"),
+    ]);
   const config = call.loadConfig();
   const layout = new Layout(resolve(call.args[0] ?? ""));
   const opened = openBundle(layout, trusted);

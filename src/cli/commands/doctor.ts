@@ -196,7 +196,8 @@ async function measure(
       const all = DOCTOR_ROUNDS * measured.length;
       progress.at(at * DOCTOR_ROUNDS + done, all, `measuring ${target.address}`);
     };
-    const bench = await benchVault(target, config, { ...options, onRound });
+    onRound(0);
+    const bench = await progress.during(() => benchVault(target, config, { ...options, onRound }));
     vaults.push({ ...bench, rails: bench.error === null ? await benchRails(target, config) : [] });
     const pace = paceOf(bench);
     if (pace === null) continue;

@@ -72,9 +72,7 @@ async function flush(call: Call<FlushOptions>): Promise<Outcome> {
   const config = call.loadConfig();
   const { chosenTargets } = await import("../../cluster/sources.ts");
   const { listed } = await import("../shell/looking.ts");
-  const chosen = await listed(call.io, () =>
-    chosenTargets(config, call.options.target, "flush"),
-  );
+  const chosen = await listed(call.io, () => chosenTargets(config, call.options.target, "flush"));
   const scope = await scopeOf(call.options, config);
   const inScope = chosen.filter((target) => !isBucket(target) || mayHold(target, scope));
   // A bucket does not tell models and tenants apart.
@@ -97,7 +95,8 @@ async function flush(call: Call<FlushOptions>): Promise<Outcome> {
     ...left.flatMap(describeLeft),
   ];
   call.print({ flushed: [...flushes, ...left] }, lines);
-  if (unknown !== null || flushes.some(({ error, later }) => error !== null && !later)) return false;
+  if (unknown !== null || flushes.some(({ error, later }) => error !== null && !later))
+    return false;
   return left.length === 0 || EXIT_BY_HAND;
 }
 

@@ -147,9 +147,7 @@ function describePooled({ class: name, address, share, holes, moved }: Pooled): 
 }
 
 function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
-  const ways = Object.entries(lanes).map(
-    ([name, state]) => `${name} ${state === "none" ? "not open yet" : state}`,
-  );
+  const ways = Object.entries(lanes).map(([name, state]) => `${name} ${LANES[state] ?? state}`);
   const rate = (name: string, value: number | null): string[] =>
     value === null ? [] : [`${name} at ${showRate(value)}`];
   const rates = [...rate("restored", restoreBytesPerS), ...rate("saved", saveBytesPerS)];
@@ -159,6 +157,13 @@ function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): str
       : `since its start ${rates.join(", ")}, while records travelled`;
   return `lanes: ${ways.length === 0 ? "no vault" : ways.join(", ")}; ${moved}`;
 }
+
+/** States of lanes in words; a store that others run and shared memory have their tier in place of a state. */
+const LANES: Readonly<Record<string, string>> = {
+  none: "not open yet",
+  vault: "not used",
+  shared: "not used",
+};
 
 /** Describes the disk tier; the durable records exclude those waiting, or written and not synced. */
 function describeDisk(disk: DiskStats, alarms: number): string {

@@ -110,9 +110,10 @@ async function emptied(
     rate,
     onProgress: (done, all) => progress.at(done, all, `${name} records of ${address}`),
   });
+  progress.at(0, 0, `${name} records of ${address}`);
   const before = await evictedOf(clients, source);
   try {
-    await drain.run();
+    await progress.during(() => drain.run());
   } catch (error) {
     const { moved, present } = drain.drained;
     const isBegun = moved.records + present.records > 0;
