@@ -31,7 +31,7 @@ export async function askGateway(
 }
 
 const ABSENT = "start it with `tierkv gateway`";
-/** What to do about a gateway that has a socket and does not answer. */
+/** Remedy for a gateway that has a socket and does not answer. */
 export const STUCK =
   "it runs, and is busy or stuck: try again, and if that lasts, end its process and start it again";
 

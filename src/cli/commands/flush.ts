@@ -246,7 +246,7 @@ interface Flushed extends FlushReply {
   /** Command that removes all of a bucket's objects; null: nothing is left to be done. */
   byHand: string | null;
   error: string | null;
-  /** It did not answer, and drops the records once it does: another vault of its pool tells it. */
+  /** True: the vault did not answer, and drops the records once it does: another vault of its pool tells it. */
   later: boolean;
 }
 
