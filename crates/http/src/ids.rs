@@ -21,7 +21,10 @@ pub fn ids_in(answer: &[u8]) -> Option<Vec<u32>> {
     }
     let told: Told = serde_json::from_slice(answer).ok()?;
     let rendered = if told.features.is_none() { told.token_ids } else { None };
-    told.tokens.or(rendered).filter(|ids| !ids.is_empty())
+    let mut ids = told.tokens.or(rendered).filter(|ids| !ids.is_empty())?;
+    // Ids may be remembered for long.
+    ids.shrink_to_fit();
+    Some(ids)
 }
 
 #[cfg(test)]
