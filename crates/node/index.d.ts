@@ -43,7 +43,7 @@ export declare class HttpCore {
    * Starts the thread. `times`: ms for making a connection, for keeping one without a request, and for a client that takes
    * nothing. `onNews` is called with each news: call, kind, status, text, body, and a number.
    */
-  constructor(times: HttpTimes, onNews: (call: number, kind: number, status: number, text: string, body: string | Buffer, count: number) => void)
+  constructor(times: HttpTimes, onNews: (call: number, kind: number, status: number, text: string, body: string | Buffer | Uint32Array, count: number) => void)
   /** Makes room for connections to an engine, `host:port` or `unix:/path`, at most so many; returns their number. */
   open(address: string, most: number): number
   /** Ends an engine's connections, and fails its calls; idempotent. */
@@ -51,10 +51,11 @@ export declare class HttpCore {
   /** Pieces of answers that came from an engine. */
   signs(pool: number): number
   /**
-   * Sends a request, whose head is a text with a character for each byte; returns its number. `textMost`: the answer is
-   * wanted as one text of at most so many bytes; 0: as it comes. The thread hears of it by `wake`.
+   * Sends a request, whose head is a text with a character for each byte; returns its number. `form`: the answer is wanted
+   * as it comes (0), as one text (1) or as token ids (2), the latter two of at most `most` bytes. The thread hears of it by
+   * `wake`.
    */
-  request(pool: number, head: string, body: Uint8Array | undefined | null, hasBody: boolean, textMost: number): number
+  request(pool: number, head: string, body: Uint8Array | undefined | null, hasBody: boolean, form: number, most: number): number
   /** Asks for the next piece of an answer. */
   more(call: number): void
   /**
@@ -416,6 +417,9 @@ export interface HttpTimes {
   keptIdleMs: number
   stallMs: number
 }
+
+/** Returns the token ids in an engine's answer; empty: it has none by which a prompt's blocks are known. */
+export declare function idsIn(answer: Uint8Array): Uint32Array
 
 /**
  * Bounds of an index: entries of all engines together, ms for which a prompt just sent counts as held, ms for which a

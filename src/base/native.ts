@@ -263,5 +263,7 @@ export const nameBlocks: Core["nameBlocks"] = coded(loaded.nameBlocks);
 
 export const HttpCore: Core["HttpCore"] = loaded.HttpCore;
 export type HttpCore = core.HttpCore;
+/** Returns the token ids in an engine's answer; empty: it has none by which the prompt's blocks are known. */
+export const idsIn: Core["idsIn"] = coded(loaded.idsIn);
 export const AnswerMeter: Core["AnswerMeter"] = loaded.AnswerMeter;
 export type AnswerMeter = core.AnswerMeter;

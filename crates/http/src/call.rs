@@ -9,6 +9,7 @@ use mio::{Registry, Token};
 use crate::answer::Answer;
 use crate::client::{Asked, CallId, News, Outcome, Want};
 use crate::events::Border;
+use crate::ids::ids_in;
 use crate::limits::WHOLE_BYTES_MAX;
 use crate::meter::Meter;
 use crate::pass::Passing;
@@ -96,7 +97,7 @@ impl Call {
             self.stage = Stage::Holding;
         }
         match self.want {
-            Want::Text(most) if self.answer.held().len() > most => {
+            Want::Text(most) | Want::Ids(most) if self.answer.held().len() > most => {
                 let reason = format!("an answer of more than {most} bytes");
                 Err(Failure { code: "EMSGSIZE", reason })
             }
@@ -180,8 +181,7 @@ impl Call {
     fn deliver_start(&mut self, news: &mut Vec<News>) {
         let is_whole = self.answer.is_over();
         let is_failed = self.failure.is_some();
-        let is_text = matches!(self.want, Want::Text(_));
-        if is_failed && (is_text || (!is_whole && self.answer.held().is_empty())) {
+        if is_failed && (self.is_wanted_whole() || (!is_whole && self.answer.held().is_empty())) {
             return self.deliver_failure(news);
         }
         if !is_whole && !is_failed && !self.may_begin() {
@@ -190,10 +190,9 @@ impl Call {
         let first = mem::take(self.answer.held());
         let status = self.answer.head().map_or(0, |head| head.status);
         let is_events = self.answer.head().is_some_and(|head| head.is_events);
-        if let Want::Text(_) = self.want {
+        if self.is_wanted_whole() {
             self.stage = Stage::Over;
-            let text = String::from_utf8_lossy(&first).into_owned();
-            return news.push(News::Text { call: self.id, status, text });
+            return news.push(self.whole(status, &first));
         }
         self.border.pass(&first);
         let tokens = if is_whole && !is_events { tokens_of(&first) } else { None };
@@ -202,11 +201,25 @@ impl Call {
         news.push(News::Began { call: self.id, status, fields, first, is_whole, tokens });
     }
 
+    /// Whether nobody hears of the answer before its last byte.
+    fn is_wanted_whole(&self) -> bool {
+        matches!(self.want, Want::Text(_) | Want::Ids(_))
+    }
+
+    /// News of an answer that was wanted whole.
+    fn whole(&self, status: u16, body: &[u8]) -> News {
+        let call = self.id;
+        if let Want::Ids(_) = self.want {
+            return News::Ids { call, status, ids: ids_in(body).unwrap_or_default() };
+        }
+        News::Text { call, status, text: String::from_utf8_lossy(body).into_owned() }
+    }
+
     /// Whether the first bytes may be told before the last ones have come. A short answer of known length is told once.
     fn may_begin(&mut self) -> bool {
         let held = self.answer.held().len() as u64;
         let is_short = self.answer.left().is_some_and(|left| left + held <= WHOLE_BYTES_MAX);
-        let is_awaited = is_short || matches!(self.want, Want::Text(_));
+        let is_awaited = is_short || self.is_wanted_whole();
         !is_awaited && held > 0
     }
 

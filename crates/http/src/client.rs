@@ -35,6 +35,8 @@ pub type CallId = u32;
 pub enum Want {
     /// The whole body as text, of at most so many bytes.
     Text(usize),
+    /// The token ids in the whole body, which has at most so many bytes.
+    Ids(usize),
     /// Its head with its first bytes, and the rest as it is asked for.
     Pieces,
 }
@@ -80,6 +82,15 @@ pub enum News {
         status: u16,
         /// Body; bytes that are not UTF-8 are replaced.
         text: String,
+    },
+    /// An answer that was wanted for its token ids.
+    Ids {
+        /// The call, which is over.
+        call: CallId,
+        /// Status.
+        status: u16,
+        /// Ids; empty: the answer has none by which a prompt's blocks are known.
+        ids: Vec<u32>,
     },
     /// An answer has begun.
     Began {

@@ -172,6 +172,25 @@ fn a_short_answer_is_told_once_and_its_connection_serves_the_next() {
 }
 
 #[test]
+fn ids_are_told_once_the_answer_is_whole_and_none_of_any_other_answer() {
+    let scene = Scene::new(1);
+    let mut stream = scene.asked(1, Want::Ids(64), b"");
+    let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    for piece in [head, &chunk("{\"tokens\":[5,"), &chunk("6]}"), "0\r\n\r\n"] {
+        send(&mut stream, piece);
+    }
+    assert_eq!(scene.next(), News::Ids { call: 1, status: 200, ids: vec![5, 6] });
+    scene.ask(2, Want::Ids(64), b"");
+    request(&mut stream, 0);
+    send(&mut stream, &sized("404 No", "no"));
+    assert_eq!(scene.next(), News::Ids { call: 2, status: 404, ids: vec![] });
+    scene.ask(3, Want::Ids(8), b"");
+    request(&mut stream, 0);
+    send(&mut stream, &sized("200 OK", "{\"tokens\":[5,6]}"));
+    assert!(matches!(scene.next(), News::Failed { call: 3, code: "EMSGSIZE", .. }));
+}
+
+#[test]
 fn a_long_body_is_sent_whole_to_an_engine_that_reads_slowly() {
     let scene = Scene::new(1);
     let mut stream = scene.asked(1, Want::Text(64), &vec![b'x'; 8 << 20]);

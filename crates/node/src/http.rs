@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use napi::bindgen_prelude::{Buffer, FnArgs, Function, Latin1String, ToNapiValue, TypeName};
+use napi::bindgen_prelude::{
+    Buffer, FnArgs, Function, Latin1String, ToNapiValue, TypeName, Uint32Array,
+};
 use napi::threadsafe_function::{
     ThreadsafeCallContext, ThreadsafeFunction, ThreadsafeFunctionCallMode,
 };
 use napi::{Status, ValueType, sys};
 use napi_derive::napi;
 use tierkv_core::error::Error;
-use tierkv_http::{Address, Asked, Client, Meter, News, Outcome, Times, Want};
+use tierkv_http::{Address, Asked, Client, Meter, News, Outcome, Times, Want, ids_in};
 
 use crate::ffi::{number, run};
 
@@ -22,11 +24,12 @@ pub enum Bytes {
     Text(Vec<u8>),
     Utf8(String),
     Buffer(Vec<u8>),
+    Ids(Vec<u32>),
 }
 
 impl TypeName for Bytes {
     fn type_name() -> &'static str {
-        "string | Buffer"
+        "string | Buffer | Uint32Array"
     }
 
     fn value_type() -> ValueType {
@@ -58,6 +61,8 @@ impl ToNapiValue for Bytes {
             Self::Utf8(text) => unsafe { ToNapiValue::to_napi_value(env, text) },
             // SAFETY: as the caller vouches.
             Self::Buffer(bytes) => unsafe { ToNapiValue::to_napi_value(env, Buffer::from(bytes)) },
+            // SAFETY: as the caller vouches.
+            Self::Ids(ids) => unsafe { ToNapiValue::to_napi_value(env, Uint32Array::from(ids)) },
         }
     }
 }
@@ -72,7 +77,12 @@ const PIECE: u32 = 2;
 const LAST: u32 = 3;
 const PASSED: u32 = 4;
 const TEXT: u32 = 5;
-const FAILED: u32 = 6;
+const IDS: u32 = 6;
+const FAILED: u32 = 7;
+
+/// Forms in which an answer is wanted, as the same file numbers them; any other: as it comes.
+const AS_TEXT: u32 = 1;
+const AS_IDS: u32 = 2;
 
 fn told(news: News) -> Told {
     let none = || Bytes::Text(Vec::new());
@@ -85,6 +95,7 @@ fn told(news: News) -> Told {
         News::Text { call, status, text } => {
             (call, TEXT, status.into(), none(), Bytes::Utf8(text), 0.0)
         }
+        News::Ids { call, status, ids } => (call, IDS, status.into(), none(), Bytes::Ids(ids), 0.0),
         News::Piece { call, bytes, is_last } => {
             (call, if is_last { LAST } else { PIECE }, 0, none(), Bytes::Buffer(bytes), 0.0)
         }
@@ -102,6 +113,13 @@ fn told(news: News) -> Told {
         }
     };
     (call, kind, status, text, body, count).into()
+}
+
+/// Returns the token ids in an engine's answer; empty: it has none by which a prompt's blocks are known.
+#[napi(js_name = "idsIn")]
+#[must_use]
+pub fn ids_of(answer: &[u8]) -> Uint32Array {
+    ids_in(answer).unwrap_or_default().into()
 }
 
 /// Counts an answer's tokens as it passes.
@@ -172,7 +190,7 @@ impl HttpCore {
     /// nothing. `onNews` is called with each news: call, kind, status, text, body, and a number.
     #[napi(
         constructor,
-        ts_args_type = "times: HttpTimes, onNews: (call: number, kind: number, status: number, text: string, body: string | Buffer, count: number) => void"
+        ts_args_type = "times: HttpTimes, onNews: (call: number, kind: number, status: number, text: string, body: string | Buffer | Uint32Array, count: number) => void"
     )]
     pub fn new(times: HttpTimes, on_news: Function<'_, Told, ()>) -> napi::Result<Self> {
         let tell: ThreadsafeFunction<News, (), Told, Status, false, true> = on_news
@@ -230,8 +248,9 @@ impl HttpCore {
         self.pools().get(&pool).map_or(0.0, |signs| number(signs.load(Ordering::Relaxed)))
     }
 
-    /// Sends a request, whose head is a text with a character for each byte; returns its number. `textMost`: the answer is
-    /// wanted as one text of at most so many bytes; 0: as it comes. The thread hears of it by `wake`.
+    /// Sends a request, whose head is a text with a character for each byte; returns its number. `form`: the answer is wanted
+    /// as it comes (0), as one text (1) or as token ids (2), the latter two of at most `most` bytes. The thread hears of it by
+    /// `wake`.
     #[napi]
     pub fn request(
         &self,
@@ -239,10 +258,15 @@ impl HttpCore {
         head: Latin1String,
         body: Option<&[u8]>,
         has_body: bool,
-        text_most: u32,
+        form: u32,
+        most: u32,
     ) -> u32 {
         let call = self.number();
-        let want = if text_most == 0 { Want::Pieces } else { Want::Text(text_most as usize) };
+        let want = match form {
+            AS_TEXT => Want::Text(most as usize),
+            AS_IDS => Want::Ids(most as usize),
+            _ => Want::Pieces,
+        };
         self.client.request(Asked {
             call,
             pool,

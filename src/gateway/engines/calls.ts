@@ -56,11 +56,19 @@ export interface EngineText {
   text: string | null;
 }
 
+/** A prompt's token ids in an answer; null: it has none by which the prompt's blocks are known, or more bytes than may be. */
+export interface EngineIds {
+  statusCode: number;
+  ids: Uint32Array | null;
+}
+
 /** Connections to one engine. A request fails with an error whose `code` is Node's name for it, or with its signal's reason. */
 export interface Calls {
   request(request: EngineRequest): Promise<EngineAnswer>;
   /** Reads the whole answer as text of at most `most` bytes. */
   text(request: EngineRequest, most: number): Promise<EngineText>;
+  /** Reads the token ids in an answer of at most `most` bytes. */
+  ids(request: EngineRequest, most: number): Promise<EngineIds>;
   /** Grows with each piece of an answer that comes, as far as the client counts them. */
   readonly signs: number;
   /** Resolves when the open requests have ended. */

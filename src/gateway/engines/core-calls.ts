@@ -9,7 +9,15 @@ import {
   GATEWAY_KEEPALIVE_MS,
 } from "../../base/limits/gateway.ts";
 import { HttpCore } from "../../base/native.ts";
-import type { Calls, EngineAnswer, EngineRequest, EngineText, Passed, Taker } from "./calls.ts";
+import type {
+  Calls,
+  EngineAnswer,
+  EngineIds,
+  EngineRequest,
+  EngineText,
+  Passed,
+  Taker,
+} from "./calls.ts";
 import type { Abortable } from "./ending.ts";
 
 /** Kinds of news, as `crates/node/src/http.rs` numbers them. */
@@ -17,7 +25,7 @@ const BEGUN = 0;
 const WHOLE = 1;
 const PIECE = 2;
 const LAST = 3;
-const TEXT = 5;
+const IDS = 6;
 
 /** Outcomes by their number. */
 const OUTCOMES: readonly Passed["outcome"][] = ["whole", "gone", "gone", "broken"];
@@ -26,14 +34,16 @@ const OUTCOMES: readonly Passed["outcome"][] = ["whole", "gone", "gone", "broken
 const UNSAFE = /[\r\n\0]/;
 const WITH_BODY: ReadonlySet<string> = new Set(["POST", "PUT", "PATCH"]);
 
+/** Forms in which an answer is wanted, as the core numbers them. */
+const AS_PIECES = 0;
+const AS_TEXT = 1;
+const AS_IDS = 2;
+type Form = typeof AS_PIECES | typeof AS_TEXT | typeof AS_IDS;
+
+type NewsBody = string | Buffer | Uint32Array;
+
 /** Hears of news. Plain arguments, because each request has two to five news. */
-type Hear = (
-  kind: number,
-  status: number,
-  text: string,
-  body: string | Buffer,
-  count: number,
-) => void;
+type Hear = (kind: number, status: number, text: string, body: NewsBody, count: number) => void;
 
 interface Receiver {
   readonly take: Hear;
@@ -80,8 +90,8 @@ class CallError extends Error {
   }
 }
 
-/** null: the answer's pieces are wanted, not its text. */
-type Most = number | null;
+/** The form of an answer, and its most bytes where it is wanted whole. */
+type Want = readonly [form: Form, most: number];
 
 /** One request from its start to its end. */
 class Call implements Receiver {
@@ -130,10 +140,10 @@ class Call implements Receiver {
     this.#fail = fail;
   }
 
-  take(kind: number, status: number, text: string, body: string | Buffer, count: number): void {
+  take(kind: number, status: number, text: string, body: NewsBody, count: number): void {
     const isOpen = kind === BEGUN || kind === PIECE;
     if (!isOpen) this.#end();
-    if (kind <= TEXT) this.#hear(kind, status, text, body, count);
+    if (kind <= IDS) this.#hear(kind, status, text, body, count);
     else this.#fail(new CallError(text, String(body)));
   }
 
@@ -180,7 +190,7 @@ export class CoreCalls implements Calls {
         const tokens = count < 0 ? null : count;
         resolve(new CoreAnswer(call, status, headers, String(body), kind === WHOLE, tokens));
       };
-      const call = this.#start(request, null, { hear, fail: reject });
+      const call = this.#start(request, [AS_PIECES, 0], { hear, fail: reject });
     });
   }
 
@@ -189,18 +199,25 @@ export class CoreCalls implements Calls {
       const hear: Hear = (_kind, statusCode, _text, body) => {
         resolve({ statusCode, text: String(body) });
       };
-      const fail = (error: unknown): void => {
-        const isLong = error instanceof CallError && error.code === "EMSGSIZE";
-        if (isLong) resolve({ statusCode: 0, text: null });
-        else reject(errorOf(error));
+      const fail = unlessLong(() => resolve({ statusCode: 0, text: null }), reject);
+      this.#start(request, [AS_TEXT, most], { hear, fail });
+    });
+  }
+
+  ids(request: EngineRequest, most: number): Promise<EngineIds> {
+    return new Promise((resolve, reject) => {
+      const hear: Hear = (_kind, statusCode, _text, body) => {
+        const ids = body instanceof Uint32Array && body.length > 0 ? body : null;
+        resolve({ statusCode, ids });
       };
-      this.#start(request, most, { hear, fail });
+      const fail = unlessLong(() => resolve({ statusCode: 0, ids: null }), reject);
+      this.#start(request, [AS_IDS, most], { hear, fail });
     });
   }
 
   #start(
     request: EngineRequest,
-    most: Most,
+    [form, most]: Want,
     hear: { hear: Hear; fail: (error: unknown) => void },
   ): Call {
     const { method, body: given = null, signal } = request;
@@ -209,7 +226,7 @@ export class CoreCalls implements Calls {
     const body = typeof given === "string" ? Buffer.from(given) : given;
     const head = this.#headOf(request, body?.length ?? 0);
     const { core } = this.#hub;
-    const id = core.request(this.#pool, head, body, method !== "HEAD", most ?? 0);
+    const id = core.request(this.#pool, head, body, method !== "HEAD", form, most);
     this.#hub.wake();
     this.#open += 1;
     return new Call(this.#hub, id, signal ?? null, hear, () => this.#ended());
@@ -359,6 +376,14 @@ class CoreBody extends Readable {
     done(error);
   }
 }
+
+/** Tells an answer that is too long from a failure. */
+const unlessLong =
+  (onLong: () => void, reject: (error: Error) => void) =>
+  (error: unknown): void => {
+    if (error instanceof CallError && error.code === "EMSGSIZE") onLong();
+    else reject(errorOf(error));
+  };
 
 const errorOf = (error: unknown): Error =>
   error instanceof Error ? error : new Error(String(error));

@@ -3,7 +3,7 @@ import { GATEWAY_SIDE_CONNECTIONS } from "../../base/limits/gateway.ts";
 import { nowMs } from "../../base/time.ts";
 import { OPEN } from "./access.ts";
 import type { EngineAccess } from "./access.ts";
-import type { Calls, EngineAnswer, EngineRequest, EngineText } from "./calls.ts";
+import type { Calls, EngineAnswer, EngineIds, EngineRequest, EngineText } from "./calls.ts";
 import { Ending } from "./ending.ts";
 import type { Abortable } from "./ending.ts";
 import { openCalls } from "./open-calls.ts";
@@ -189,6 +189,11 @@ export class Engine {
   /** The same, where at most `most` bytes of text are wanted. */
   askText(request: EngineRequest, most: number): Promise<EngineText> {
     return this.calls.text(this.#withKey(request), most);
+  }
+
+  /** The same, where a prompt's token ids are wanted, in at most `most` bytes. */
+  askIds(request: EngineRequest, most: number): Promise<EngineIds> {
+    return this.calls.ids(this.#withKey(request), most);
   }
 
   #withKey(request: EngineRequest): EngineRequest {

@@ -6,10 +6,13 @@ import {
   GATEWAY_CONNECT_MS,
   GATEWAY_KEEPALIVE_MS,
 } from "../../base/limits/gateway.ts";
+import { idsIn } from "../../base/native.ts";
 import type { EngineAccess } from "./access.ts";
 import { textWithin } from "./answer.ts";
-import type { Calls, EngineAnswer, EngineRequest, EngineText } from "./calls.ts";
+import type { Calls, EngineAnswer, EngineIds, EngineRequest, EngineText } from "./calls.ts";
 import { Ending } from "./ending.ts";
+
+const NO_IDS = new Uint32Array();
 
 export class UndiciCalls implements Calls {
   /** Loaded where it is used alone, because it takes megabytes. */
@@ -48,6 +51,12 @@ export class UndiciCalls implements Calls {
   async text(request: EngineRequest, most: number): Promise<EngineText> {
     const { statusCode, body } = await this.#send(request);
     return { statusCode, text: await textWithin(body, most) };
+  }
+
+  async ids(request: EngineRequest, most: number): Promise<EngineIds> {
+    const { statusCode, text } = await this.text(request, most);
+    const ids = text === null ? NO_IDS : idsIn(Buffer.from(text));
+    return { statusCode, ids: ids.length === 0 ? null : ids };
   }
 
   async #send(request: EngineRequest): Promise<Dispatcher.ResponseData> {

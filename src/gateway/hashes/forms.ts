@@ -41,6 +41,10 @@ export function rootOf(algorithm: Algorithm, seed: string): Buffer {
 /** Where a block stands: what tells its prompt apart, whether the block begins it, and how its inputs are written. */
 type How = readonly [Apart, boolean, Tagging];
 
+/** Returns the tokens from..to, of ids in the core's own form without a copy. */
+const part = (tokens: Tokens, from: number, to: number): Tokens =>
+  tokens instanceof Uint32Array ? tokens.subarray(from, to) : tokens.slice(from, to);
+
 function chained(
   { algorithm }: Base,
   parent: Uint8Array,
@@ -57,8 +61,9 @@ function chained(
   };
   // No engine has a token above, and the core takes no negative ones.
   const odd = tokens.findIndex((token) => token < 0 || token > 0x7fff_ffff);
-  const known = odd < 0 ? tokens : tokens.slice(0, odd);
-  return hashBlocks(algorithm, parent, Uint32Array.from(known), blockSize, apart, isFirst);
+  const known = odd < 0 ? tokens : part(tokens, 0, odd);
+  const ids = known instanceof Uint32Array ? known : Uint32Array.from(known);
+  return hashBlocks(algorithm, parent, ids, blockSize, apart, isFirst);
 }
 
 /** Hashes the tokens from..to as one block; null: no engine has such tokens, or the form of such large blocks is not known. */
@@ -69,7 +74,7 @@ export function hashOfBlock(
   [from, to]: readonly [number, number],
   how: How = [NOT_APART, true, "bare"],
 ): Buffer | null {
-  const made = chained(base, parent, tokens.slice(from, to), to - from, how);
+  const made = chained(base, parent, part(tokens, from, to), to - from, how);
   return made.length === HASH_BYTES ? made : null;
 }
 
@@ -87,7 +92,7 @@ export async function hashesOf(
   for (let block = 0; block < count; block += GATEWAY_HASHES_PER_SLICE) {
     if (block > 0) await yieldToLoop();
     const end = Math.min(count, block + GATEWAY_HASHES_PER_SLICE);
-    const own = tokens.slice(block * blockSize, end * blockSize);
+    const own = part(tokens, block * blockSize, end * blockSize);
     const made = chained(base, parent, own, blockSize, [apart, block === 0, tagging]);
     slices.push(made);
     if (made.length < (end - block) * HASH_BYTES) break;

@@ -19,7 +19,7 @@ export async function askEngine(
   engine: Engine,
   question: Question,
   timeoutMs: number,
-): Promise<readonly number[] | null> {
+): Promise<Uint32Array | null> {
   if (engine.lacks(question.path)) return null;
   return (await answerOf(engine, question, timeoutMs))?.tokens ?? null;
 }
@@ -29,32 +29,19 @@ export async function answerOf(
   engine: Engine,
   { path, body: question }: Question,
   timeoutMs: number,
-): Promise<{ tokens: readonly number[] | null } | null> {
+): Promise<{ tokens: Uint32Array | null } | null> {
   const late = new Ending();
   const timer = setTimeout(() => late.abort(new Error("too late")), timeoutMs);
   try {
     const asked = { method: "POST", path, headers: JSON_TYPE, body: question, signal: late };
-    const { statusCode, text } = await engine.askText(asked, GATEWAY_TOKENS_BYTES_MAX);
+    const { statusCode, ids } = await engine.askIds(asked, GATEWAY_TOKENS_BYTES_MAX);
     if (ROUTELESS.has(statusCode)) engine.noteLack(path);
-    if (text === null || statusCode !== 200) return { tokens: null };
-    return { tokens: tokensIn(JSON.parse(text)) };
+    return { tokens: statusCode === 200 ? ids : null };
   } catch {
     return null;
   } finally {
     clearTimeout(timer);
   }
-}
-
-/** Reads an answer of `/tokenize` (`tokens`) or of a `/render` route (`token_ids`); pictures tell blocks apart in a way not known here. */
-function tokensIn(answer: unknown): readonly number[] | null {
-  if (typeof answer !== "object" || answer === null) return null;
-  const {
-    tokens,
-    token_ids: rendered,
-    features = null,
-  } = answer as Readonly<Record<string, unknown>>;
-  const found = tokens ?? (features === null ? rendered : null);
-  return isTokens(found) ? found : null;
 }
 
 /** A plain loop, because `every` on 100,000 tokens takes longer than naming their blocks. */

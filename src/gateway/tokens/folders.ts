@@ -17,7 +17,7 @@ export interface Opened extends ModelFolder {
   /** Stamp of its files; another one means other files. */
   stamp: string;
   usedMs: number;
-  encode(text: string, isFramed: boolean): Promise<readonly number[]>;
+  encode(text: string, isFramed: boolean): Promise<Uint32Array>;
   close(): void;
 }
 
@@ -96,8 +96,7 @@ export class Folders {
         ...model,
         stamp,
         usedMs: nowMs(),
-        encode: async (text, isFramed) =>
-          Array.from(await core.tokenizerEncode(id, text, isFramed)),
+        encode: (text, isFramed) => core.tokenizerEncode(id, text, isFramed),
         close: () => core.tokenizerClose(id),
       };
       last?.close();

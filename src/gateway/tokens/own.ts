@@ -44,6 +44,8 @@ interface Check {
 /** Half a character cannot be passed to the tokenizer, so the engine decides what becomes of it. */
 const HALF = /\p{Surrogate}/u;
 
+const NO_IDS = new Uint32Array();
+
 export class OwnTokenizers {
   readonly #named: ReadonlyMap<string, string>;
   readonly #folders: Folders;
@@ -78,7 +80,7 @@ export class OwnTokenizers {
     { model, own }: Prompt,
     engine: Engine,
     withinMs: number,
-  ): Promise<readonly number[] | null> | null {
+  ): Promise<Uint32Array | null> | null {
     if (own === null) return null;
     const { opened = null, verdict = null } = this.#checkOf(model, engine) ?? {};
     if (opened === null || verdict === null || !verdict.texts) return null;
@@ -111,7 +113,7 @@ export class OwnTokenizers {
     text: string,
     isFramed: boolean,
     withinMs: number,
-  ): Promise<readonly number[] | null> | null {
+  ): Promise<Uint32Array | null> | null {
     const isLong = text.length > GATEWAY_ENCODE_CHARS_MAX;
     if (isLong || HALF.test(text)) return null;
     return this.#turns.take(() => opened.encode(text, isFramed), withinMs);
@@ -160,7 +162,7 @@ export class OwnTokenizers {
     const verdict = await probe(model, engine, {
       marks: opened.marks,
       encode: (text, isFramed, ms) =>
-        (this.#encode(opened, text, isFramed, ms) ?? Promise.resolve([])).catch(() => []),
+        (this.#encode(opened, text, isFramed, ms) ?? Promise.resolve(NO_IDS)).catch(() => NO_IDS),
       render: (chat) => (opened.rendering === null ? null : render(opened.rendering, chat)),
     });
     // Files were replaced meanwhile; the next check compares the new ones.

@@ -21,7 +21,7 @@ export interface Ours {
   /** Special tokens as texts. */
   marks: readonly string[];
   /** null: it took too long; empty: the text cannot be encoded. */
-  encode(text: string, isFramed: boolean, withinMs: number): Promise<readonly number[] | null>;
+  encode(text: string, isFramed: boolean, withinMs: number): Promise<Uint32Array | null>;
   render(chat: Chat): string | null;
 }
 

@@ -56,7 +56,7 @@ export class Tokenizer {
 
   #keep(key: string, tokens: Tokens): void {
     if (this.#kept.has(key) || tokens.length > GATEWAY_TOKENS_KEPT_MAX) return;
-    this.#kept.set(key, new Uint32Array(tokens));
+    this.#kept.set(key, tokens instanceof Uint32Array ? tokens : new Uint32Array(tokens));
     this.#tokens += tokens.length;
     for (const [oldest, { length }] of this.#kept) {
       if (this.#tokens <= GATEWAY_TOKENS_KEPT_MAX) return;

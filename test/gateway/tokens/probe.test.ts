@@ -29,7 +29,10 @@ async function probed(
     await engine.calls.destroy();
     await sim.kill().catch(() => {});
   });
-  const made: Ours["encode"] = (text) => Promise.resolve(ours(text));
+  const made: Ours["encode"] = (text) => {
+    const ids = ours(text);
+    return Promise.resolve(ids === null ? null : Uint32Array.from(ids));
+  };
   return probe("m", engine, { marks: [], encode: made, render: (chat) => rendered(chat) });
 }
 
