@@ -1,4 +1,5 @@
 // Owns the compiling of the native core for a platform by cargo-zigbuild, without test-only functions.
+import { execFileSync } from "node:child_process";
 import { copyFileSync, existsSync, readdirSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
@@ -24,6 +25,7 @@ const MUSL_FLAGS = ["-Ctarget-feature=-crt-static"];
 export function compilerIn(folder) {
   const bin = join(folder, "bin");
   if (!existsSync(join(bin, "pip"))) call("python3", ["-m", "venv", folder]);
+  process.stdout.write(`compiler: ${COMPILER.join(", ")}, into ${folder} (100 MB at first)\n`);
   call(join(bin, "pip"), [
     "install",
     "--quiet",
@@ -34,10 +36,24 @@ export function compilerIn(folder) {
   return bin;
 }
 
+/** Fetches Rust's standard library for a target where it is absent; the machine's own target needs no rustup. */
+export function addStandardLibrary(triple) {
+  const asked = ["--print", "target-libdir", "--target", triple];
+  if (existsSync(execFileSync("rustc", asked, { encoding: "utf8" }).trim())) return;
+  try {
+    call("rustup", ["target", "add", triple]);
+  } catch (error) {
+    const fix = "install Rust from rustup.rs, or your system's standard library for that target";
+    throw new Error(`Rust has no standard library for ${triple} (${error.message}): ${fix}`, {
+      cause: error,
+    });
+  }
+}
+
 /** Compiles for `target` (targets.js) and writes the addon to `file`. */
 export function compile(target, file, compiler) {
   const triple = target.rust.replace(/\.\d+\.\d+$/, "");
-  call("rustup", ["target", "add", triple]);
+  addStandardLibrary(triple);
   const folder = at("crates", "target", "release-packages");
   const args = ["zigbuild", "--release", "--locked", "--package", "tierkv-node"];
   const manifest = ["--manifest-path", at("crates", "Cargo.toml"), "--target-dir", folder];

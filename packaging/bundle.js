@@ -22,6 +22,10 @@ export const MANUALS = "man/man1";
 /** File that Piscina starts from beside its own, by name. */
 const POOL_WORKER = "worker";
 
+/** Library that the program loads by itself, for a terminal alone, and the file that has it whole. */
+const PRETTY = "pino-pretty";
+const PRETTY_FILE = "dist/cli/pretty.cjs";
+
 /** Library that the browser gets unchanged. */
 const CHARTS = "uplot";
 
@@ -51,6 +55,8 @@ const COPIED = [
     (name) => `python-shim/lab/${name}.py`,
   ),
   "python-shim/lab/published.json",
+  // What `tierkv demo` and `tierkv fidelity` ask their user to install.
+  "python-shim/engine-lock.txt",
 ];
 
 /**
@@ -68,15 +74,18 @@ export async function writeProgram(folder) {
     "codec/worker": at("dist/codec/worker.js"),
     [`cli/${POOL_WORKER}`]: require.resolve("piscina").replace(/[^/]+$/, `${POOL_WORKER}.js`),
   };
-  const bundled = await bundle(inputs, join(folder, "dist"));
+  const bundled = [
+    ...(await bundle(inputs, join(folder, "dist"))),
+    ...(await bundlePretty(join(folder, PRETTY_FILE))),
+  ];
   const { name, version, description, license, engines } = manifest();
   const program = { name, version, description, license, type: "module", engines };
   const imports = { "#core": "./core/index.js" };
   const bin = { tierkv: "bin/tierkv.js" };
   write(join(folder, "package.json"), `${JSON.stringify({ ...program, bin, imports }, null, 2)}\n`);
-  write(join(folder, "THIRD-PARTY.txt"), licences([...bundled, CHARTS].sort()));
+  write(join(folder, "THIRD-PARTY.txt"), licences([...new Set([...bundled, CHARTS])].sort()));
   copy("LICENSE", join(folder, "LICENSE"));
-  return bundled;
+  return [...new Set(bundled)];
 }
 
 /** Writes the loader of the native core, as napi does after it has compiled the core; its names are those of index.d.ts. */
@@ -123,7 +132,12 @@ async function bundle(input, dir) {
     // The core is loaded by name; Piscina works without the other one, which is native, too.
     external: ["#core", "@napi-rs/nice"],
     logLevel: "warn",
-    transform: { define: { TIERKV_VERSION: JSON.stringify(manifest().version) } },
+    transform: {
+      define: {
+        TIERKV_VERSION: JSON.stringify(manifest().version),
+        TIERKV_PRETTY: JSON.stringify(PRETTY_FILE),
+      },
+    },
   });
   const { output } = await build.write({
     dir,
@@ -134,6 +148,20 @@ async function bundle(input, dir) {
     minify: "dce-only",
   });
   await build.close();
+  return packagesOf(output);
+}
+
+/** Bundles the library as CommonJS, because the log is opened without waiting. */
+async function bundlePretty(file) {
+  const input = require.resolve(PRETTY);
+  const build = await rolldown({ input, platform: "node", logLevel: "warn" });
+  const { output } = await build.write({ file, format: "cjs", minify: "dce-only" });
+  await build.close();
+  return packagesOf(output);
+}
+
+/** Returns the names of the npm packages whose modules are in the output. */
+function packagesOf(output) {
   const modules = output.flatMap(({ moduleIds }) => moduleIds ?? []);
   const found = modules.map((id) => /.*node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(id)?.[1]);
   return [...new Set(found.filter((name) => name !== undefined))].sort();

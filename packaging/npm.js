@@ -40,7 +40,13 @@ export function makeProgramPackage({ targets, program, folder, manifest }) {
   });
 }
 
-const shared = ({ version, license, author, engines }) => ({ version, license, author, engines });
+const shared = ({ version, keywords, license, author, engines }) => ({
+  version,
+  keywords,
+  license,
+  author,
+  engines,
+});
 
 function pack(folder, write) {
   const stage = mkdtempSync(join(tmpdir(), "tierkv-npm-"));

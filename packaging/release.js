@@ -32,6 +32,12 @@ const SUMS = "SHA256SUMS";
 const say = (text) => process.stdout.write(`${text}\n`);
 const output = (command, args) => execFileSync(command, args, { encoding: "utf8" }).trim();
 
+// A failed step has written its own output; a stack would hide the line that counts.
+process.on("uncaughtException", ({ message }) => {
+  process.stderr.write(`release: ${message}\n`);
+  process.exit(1);
+});
+
 const { values } = parseArgs({
   options: {
     only: { type: "string" },

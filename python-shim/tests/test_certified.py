@@ -7,7 +7,8 @@ import pytest
 from tierkv.connectors.vllm.link.counters import Counters
 from tierkv.connectors.vllm.link.messages import PAGE_ORDER
 from tierkv.connectors.vllm.naming import namespace
-from tierkv.connectors.vllm.naming.naming import OTHER_FIDELITY, Naming
+from tierkv.connectors.vllm.naming.fidelity import OTHER_FIDELITY
+from tierkv.connectors.vllm.naming.naming import Naming
 
 from .support.engine import make_group, make_state
 from .support.scheduler import RESOLVED, known_weights

@@ -6,7 +6,7 @@ import pytest
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.api import compat
 from tierkv.connectors.vllm.api.metadata import StepReceipts
-from tierkv.connectors.vllm.naming.naming import OTHER_FIDELITY
+from tierkv.connectors.vllm.naming.fidelity import OTHER_FIDELITY
 from tierkv.connectors.vllm.requests.plans import Plan
 
 from .support.engine import Request, step_output

@@ -88,7 +88,10 @@ const CATALOGUE = {
   DEMO_FAILED: ["setup", "{reason}"],
   ENGINE_MISSING: ["setup", "an engine needs a Python with vLLM and tierKV, and {reason}; {fix}"],
   ENGINE_ANSWER: ["setup", "{reason}"],
-  ENGINE_UNANSWERED: ["setup", "no vLLM answers at {url}: {reason}"],
+  ENGINE_UNANSWERED: [
+    "setup",
+    "no vLLM answers at {url}: {reason}; start it there, or correct the address",
+  ],
 
   // The other side.
   VAULT_DOWN: ["down", "{name} vault at {address} does not answer: {reason}"],
@@ -127,14 +130,8 @@ const CATALOGUE = {
     "setup",
     "no common protocol: {peer} speaks {theirs}, this side speaks {ours}; install the same release on both",
   ],
-  SIDECAR_DOWN: [
-    "down",
-    "sidecar at {path} does not answer: {reason}; an engine with tierKV starts it, or start it with `tierkv sidecar`",
-  ],
-  GATEWAY_DOWN: [
-    "down",
-    "gateway at {path} does not answer: {reason}; start it with `tierkv gateway`",
-  ],
+  SIDECAR_DOWN: ["down", "sidecar at {path} does not answer: {reason}; {fix}"],
+  GATEWAY_DOWN: ["down", "gateway at {path} does not answer: {reason}; {fix}"],
   REGISTRY_FAILED: ["down", "registry {registry}: {reason}"],
   BAD_FRAME: ["user", "bad frame from {peer}: {reason}"],
   ENGINE_REFUSED: ["setup", "engine {engine}: {reason}; {fix}"],

@@ -6,6 +6,10 @@ import type { PinoPretty } from "pino-pretty";
 import { toTierkvError } from "./errors.ts";
 import { LogBudget } from "./log-budget.ts";
 import { printable } from "./printable.ts";
+import { shipped } from "./shipped.ts";
+
+/** Defined by packaging/bundle.js: the file with pino-pretty, because a package has no folder of other packages. */
+declare const TIERKV_PRETTY: string | undefined;
 
 export type Logger = PinoLogger;
 export const LOG_LEVELS = ["debug", "info", "warn", "error", "silent"] as const;
@@ -59,7 +63,8 @@ function plainStream(destination: DestinationStream | undefined): DestinationStr
 function prettyStream(destination: DestinationStream | undefined): DestinationStream {
   // Loaded for a terminal alone, because every process would keep its megabytes.
   const load = createRequire(import.meta.url);
-  const { PinoPretty: pretty } = load("pino-pretty") as { PinoPretty: typeof PinoPretty };
+  const place = typeof TIERKV_PRETTY === "string" ? shipped(TIERKV_PRETTY) : "pino-pretty";
+  const { PinoPretty: pretty } = load(place) as { PinoPretty: typeof PinoPretty };
   return pretty({
     destination: destination === undefined ? STDERR : destination,
     sync: true,

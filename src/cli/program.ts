@@ -1,5 +1,6 @@
 // Owns the command line: common options, help, and the one place that turns an error into a line and an exit code.
 import { CommanderError } from "commander";
+import type { Command as Plain } from "commander";
 import { TierkvError, toTierkvError } from "../base/errors.ts";
 import { fatalLine } from "../base/log.ts";
 import { printable } from "../base/printable.ts";
@@ -169,7 +170,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
       showGlobalOptions: true,
       helpWidth: Math.min(HELP_COLUMNS, io.columns),
       minWidthToWrap: WRAP_COLUMNS,
-      commandDescription: (command) => oneParagraph(command.description()),
+      commandDescription: aboutOf,
     })
     .configureOutput({
       writeOut: (text) => io.out(text.trimEnd()),
@@ -212,6 +213,14 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
   ])
     add(program);
   return program;
+}
+
+/** A command without a description is explained by its summary. */
+function aboutOf(command: Plain): string {
+  const description = command.description();
+  if (description !== "") return oneParagraph(description);
+  const summary = command.summary();
+  return summary === "" ? "" : `${summary.charAt(0).toUpperCase()}${summary.slice(1)}.`;
 }
 
 function addVersion(program: Command): void {

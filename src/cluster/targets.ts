@@ -43,7 +43,7 @@ export function vaultClass(config: Config): VaultClass {
     key: "[cluster] role",
     value: '"inference"',
     reason: "that is an engine's machine; a vault's role says what it keeps",
-    fix: 'on a vault\'s machine write role = "kv_cold" (attention KV), "ssm_cold" (recurrent states) or "cold" (both), or run `tierkv vault --role kv_cold`',
+    fix: 'on a vault\'s machine write role = "cold" (all records), "kv_cold" (attention KV) or "ssm_cold" (recurrent states); `tierkv init --machine vault` writes such a file',
   });
 }
 

@@ -16,10 +16,13 @@ import type { Config } from "../config/config.ts";
 import { accessTo, securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
 
-export interface VaultLink {
-  client: Vault;
+export interface VaultLink<V extends Vault = Vault> {
+  client: V;
   isTls: boolean;
 }
+
+/** Sends a client's first words; throws why it does not answer. */
+export type Hello = (link: VaultLink) => Promise<unknown>;
 
 /** Rejects with the errors of credentials, or of memory that is no fit region. */
 export async function linkTo(
@@ -55,7 +58,7 @@ function remoteLink(
   target: VaultTarget,
   logger: Logger,
   lanes: number,
-): VaultLink & { client: VaultClient } {
+): VaultLink<VaultClient> {
   const { address, classes } = target;
   const [name] = classes;
   const security = securityFor(config, target, logger);
@@ -114,24 +117,27 @@ export interface Greeted<V extends Vault> {
 /** Connects to all targets, by class. Throws the first error of a hello. */
 export async function greeted<V extends Vault>(
   targets: readonly VaultTarget[],
-  connect: (target: VaultTarget, name: RecordClass) => V | Promise<V>,
+  connect: (target: VaultTarget, name: RecordClass) => VaultLink<V> | Promise<VaultLink<V>>,
+  hello: Hello,
 ): Promise<Greeted<V>> {
-  const of = async (name: RecordClass): Promise<V[]> => {
-    const all: V[] = [];
+  const of = async (name: RecordClass): Promise<VaultLink<V>[]> => {
+    const all: VaultLink<V>[] = [];
     for (const target of placesOf(targets, name).values()) all.push(await connect(target, name));
     return all;
   };
-  const clients = { kv: await of("kv"), ssm: await of("ssm") };
-  return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };
+  const [kv, ssm] = [await of("kv"), await of("ssm")];
+  const close = await helloAll([...kv, ...ssm], hello);
+  const clientsOf = (links: readonly VaultLink<V>[]): V[] => links.map(({ client }) => client);
+  return { clients: { kv: clientsOf(kv), ssm: clientsOf(ssm) }, close };
 }
 
 /** Sends a hello to all, and resolves to the function that closes them. Throws the first error. */
-export async function helloAll(all: readonly Vault[]): Promise<() => void> {
+export async function helloAll(all: readonly VaultLink[], hello: Hello): Promise<() => void> {
   const close = (): void => {
-    for (const client of all) client.close();
+    for (const { client } of all) client.close();
   };
   try {
-    await Promise.all(all.map((client) => client.hello(HELLO_TIMEOUT_MS)));
+    await Promise.all(all.map(hello));
   } catch (error) {
     close();
     throw error;
@@ -149,7 +155,11 @@ export function placesOf(
 }
 
 /** Makes a client with one lane, so that records arrive in order. Throws USAGE for shared memory and stores of others. */
-export function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
+export function clientOf(
+  config: Config,
+  target: VaultTarget,
+  name: RecordClass,
+): VaultLink<VaultClient> {
   if (!isVaultAddress(target.address)) {
     const isShared = sharedPath(target.address) !== null;
     const what = isShared ? "memory of this machine" : "a store that others run";
@@ -158,5 +168,5 @@ export function clientOf(config: Config, target: VaultTarget, name: RecordClass)
   }
   const level = config.log.level === "debug" ? "debug" : "silent";
   const logger = createLogger("vaults", { level });
-  return remoteLink(config, { ...target, classes: [name] }, logger, 1).client;
+  return remoteLink(config, { ...target, classes: [name] }, logger, 1);
 }

@@ -24,15 +24,15 @@ export async function askSidecar<T>(
   }
 }
 
-/** The sidecar's status, once every vault has reported since this call: the sidecar polls vaults only while a command asks. */
+/** The sidecar's status, once every vault has answered or failed since this call: the sidecar asks vaults only while a command asks. */
 export async function statusSeen(link: SidecarLink): Promise<SidecarStatus> {
   const begunMs = nowMs();
   for (;;) {
     const status = await link.status();
     const all = [...status.vaults.kv, ...status.vaults.ssm];
     const spentMs = nowMs() - begunMs;
-    const isUnseen = ({ state, seen }: VaultStatus): boolean =>
-      state !== "down" && (seen === null || seen.ageMs > spentMs);
+    const isUnseen = ({ lookedMs }: VaultStatus): boolean =>
+      lookedMs === null || lookedMs > spentMs;
     if (!all.some(isUnseen) || spentMs > VAULTS_SEEN_MS) return status;
     await sleep(POLL_MS);
   }

@@ -4,14 +4,21 @@ import { NONE, orNone, showMs, showShare, table } from "../base/text.ts";
 import type { Config } from "../config/config.ts";
 import type { ShownEngine, ShownFleet } from "../gateway/control.ts";
 
-/** Returns the gateway's status; null: no gateway answers. */
-export async function askFleet({ gateway: { socket } }: Config): Promise<ShownFleet | null> {
-  const { askGateway } = await import("./gateway-link.ts");
+export interface AskedFleet {
+  /** The gateway's status; null: no gateway answers. */
+  fleet: ShownFleet | null;
+  /** Why a gateway that runs does not answer; empty: it does, or none runs. */
+  fleetTrouble: string;
+}
+
+export async function askFleet({ gateway: { socket } }: Config): Promise<AskedFleet> {
+  const { askGateway, STUCK } = await import("./gateway-link.ts");
   try {
-    return (await askGateway(socket, "GET", "/status")) as ShownFleet;
+    const fleet = (await askGateway(socket, "GET", "/status")) as ShownFleet;
+    return { fleet, fleetTrouble: "" };
   } catch (error) {
-    if (isTierkvError(error) && error.code === "GATEWAY_DOWN") return null;
-    throw error;
+    if (!isTierkvError(error) || error.code !== "GATEWAY_DOWN") throw error;
+    return { fleet: null, fleetTrouble: error.details["fix"] === STUCK ? error.message : "" };
   }
 }
 

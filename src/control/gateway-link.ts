@@ -11,8 +11,8 @@ export async function askGateway(
   method: "GET" | "POST",
   path: string,
 ): Promise<unknown> {
-  const down = (reason: string): TierkvError =>
-    new TierkvError("GATEWAY_DOWN", { path: socketPath, reason });
+  const down = (reason: string, fix = ABSENT): TierkvError =>
+    new TierkvError("GATEWAY_DOWN", { path: socketPath, reason, fix });
   const strange = strangeSocket(socketPath, "[gateway] socket");
   if (strange !== null) throw down(strange);
   let answer: { code: number; text: string };
@@ -20,12 +20,20 @@ export async function askGateway(
     answer = await withDeadline(ask(socketPath, method, path), GATEWAY_CONTROL_MS, "the gateway");
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    throw down(code === "ENOENT" ? "there is no socket" : toTierkvError(error).message);
+    if (code === "ENOENT") throw down("there is no socket");
+    if (code === "ECONNREFUSED") throw down("nobody listens on its socket");
+    const known = toTierkvError(error);
+    throw down(known.message, known.code === "DEADLINE" ? STUCK : ABSENT);
   }
   const parsed = JSON.parse(answer.text) as { error?: string };
   if (answer.code === 200) return parsed;
   throw new TierkvError("BAD_ARGUMENT", { reason: parsed.error ?? answer.text });
 }
+
+const ABSENT = "start it with `tierkv gateway`";
+/** Remedy for a gateway that has a socket and does not answer. */
+export const STUCK =
+  "it runs, and is busy or stuck: try again, and if that lasts, end its process and start it again";
 
 function ask(
   socketPath: string,

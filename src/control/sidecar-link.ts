@@ -1,7 +1,7 @@
 // Owns the connection of commands to a sidecar: role status, on its local socket.
 import { existsSync } from "node:fs";
 import { connect, Socket } from "node:net";
-import { TierkvError, toTierkvError } from "../base/errors.ts";
+import { isTierkvError, TierkvError, toTierkvError } from "../base/errors.ts";
 import { CALL_TIMEOUT_MS, STATUS_TIMEOUT_MS } from "../base/limits/general.ts";
 import { isOwnPeer, strangeSocket } from "../base/socket-file.ts";
 import { deadlineSignal } from "../base/time.ts";
@@ -116,7 +116,8 @@ export class SidecarLink {
       }
     } catch (error) {
       const reason = reasonOf(error, this.#path, this.#elsewhere);
-      throw new TierkvError("SIDECAR_DOWN", { path: this.#path, reason }, { cause: error });
+      const fix = isTierkvError(error) && error.code === "DEADLINE" ? STUCK : ABSENT;
+      throw new TierkvError("SIDECAR_DOWN", { path: this.#path, reason, fix }, { cause: error });
     } finally {
       deadline.clear();
     }
@@ -134,6 +135,10 @@ export class SidecarLink {
     this.#wake();
   }
 }
+
+const ABSENT = "an engine with tierKV starts it, or start it with `tierkv sidecar`";
+const STUCK =
+  "it runs, and is busy or stuck: try again, and if that lasts, end its process and start it again";
 
 function usualSockets(): string[] {
   const uid = process.getuid?.() ?? 0;

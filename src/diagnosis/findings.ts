@@ -1,6 +1,6 @@
 // Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
 import { arenaBytesFor } from "../arena/sizing.ts";
-import { storeKind } from "../base/hosts.ts";
+import { isNames, storeKind } from "../base/hosts.ts";
 import { showBytes } from "../base/text.ts";
 import type { StoreNode } from "../client/source.ts";
 import { hasTwoPlaces, ONE_PLACE, OWN_VAULT } from "../cluster/targets.ts";
@@ -38,6 +38,8 @@ const CHECKS: readonly Check[] = [
   unreachable,
   vaultDown,
   bucketDown,
+  classesLacking,
+  gatewayDown,
   gatewayEngineDown,
   sidecarStale,
   copiesAlone,
@@ -54,8 +56,26 @@ const CHECKS: readonly Check[] = [
 ];
 
 export function findings(seen: Seen): Finding[] {
-  const all = CHECKS.flatMap((check) => check(seen));
+  const current = withoutLeft(seen);
+  const all = CHECKS.flatMap((check) => check(current));
   return [...all.filter(isProblem), ...all.filter((finding) => !isProblem(finding))];
+}
+
+/** Leaves out vaults that have left their pool: sidecars look up their records for an hour, and they may be stopped. */
+function withoutLeft(seen: Seen): Seen {
+  const { sidecar, targets, config } = seen;
+  if (sidecar === null) return seen;
+  const stay = (all: readonly Vault[], list: readonly { text: string }[]): Vault[] => {
+    const isFollowed = list.some(({ text }) => isNames(text));
+    const isListed = ({ address }: Vault): boolean =>
+      targets.some((target) => target.address === address) ||
+      list.some(({ text }) => text === address);
+    return all.filter((vault) => !isFollowed || vault.share > 0 || isListed(vault));
+  };
+  const { kvCold, ssmCold } = config.cluster;
+  const { kv, ssm } = sidecar.vaults;
+  const vaults = { kv: stay(kv, kvCold), ssm: stay(ssm, ssmCold) };
+  return { ...seen, sidecar: { ...sidecar, vaults } };
 }
 
 export function isProblem({ severity }: Finding): boolean {
@@ -104,6 +124,10 @@ function ranksMissing({ workers, world }: Engine, engine: string): Finding[] {
 /** Names that stand for no vault now; a sidecar that runs goes on with the list that it knows. */
 function unresolved({ names }: Seen): Finding[] {
   return (names ?? []).map((text) => problem("unresolved", text));
+}
+
+function gatewayDown({ fleetTrouble = "" }: Seen): Finding[] {
+  return fleetTrouble === "" ? [] : [problem("gateway_down", fleetTrouble)];
 }
 
 /** An engine behind this user's gateway that gets no requests. */
@@ -164,6 +188,17 @@ function vaultDown({ sidecar, targets }: Seen): Finding[] {
     if (vault.state !== "refused") return [];
     const text = `${what} is not used: ${vault.trouble || "see `tierkv status`"}`;
     return [problem("vault_refused", text)];
+  });
+}
+
+/** A vault in the lists of both classes that keeps one of them. */
+function classesLacking({ targets }: Seen): Finding[] {
+  return targets.flatMap(({ target, address, role }) => {
+    if (target !== "cold" || (role !== "kv_cold" && role !== "ssm_cold")) return [];
+    const [keeps, lacks] = role === "kv_cold" ? ["kv", "ssm"] : ["ssm", "kv"];
+    const what = `[cluster] ${lacks}_cold names ${address}, and that vault keeps ${keeps} records only`;
+    const fix = `take it out of ${lacks}_cold, or write role = "cold" there`;
+    return [problem("vault_class", `${what}: ${fix}`)];
   });
 }
 

@@ -13,6 +13,7 @@ import { knownTargets } from "../cluster/sources.ts";
 import type { VaultRole, VaultTarget } from "../cluster/targets.ts";
 import { linkTo } from "../cluster/vault-link.ts";
 import type { Config } from "../config/config.ts";
+import { statusSeen } from "../control/ask-sidecar.ts";
 import { SidecarLink } from "../control/sidecar-link.ts";
 import type { ShownFleet } from "../gateway/control.ts";
 import type { EngineFidelity } from "../sidecar/engine/engine-status.ts";
@@ -111,6 +112,8 @@ export interface Seen {
   names?: readonly string[];
   /** Status of this user's gateway; null: there is none; left out: it was not asked. */
   fleet?: ShownFleet | null;
+  /** Why a gateway of this user that runs does not answer; empty or left out: it does, or none runs. */
+  fleetTrouble?: string;
 }
 
 /** Asks all targets concurrently; `onWait` has the addresses that have not answered yet, whenever one did. */
@@ -201,7 +204,8 @@ async function inspectSidecar({ sidecar }: Config): Promise<OwnSidecar> {
   try {
     const version = await link.hello();
     const rtt = await roundTrips(() => link.ping());
-    const status = await link.status();
+    // As its vaults answer now: one that has just gone would still be up.
+    const status = await statusSeen(link);
     const target: TargetStatus = {
       ...blank("sidecar", sidecar.socket),
       ...rtt,

@@ -42,12 +42,20 @@ export async function sayHello(client: HelloTarget, isTls: boolean): Promise<voi
   try {
     await client.hello(REACH_HELLO_MS);
   } catch (error) {
-    const known = toTierkvError(error);
-    const found = await explain(known, client.address, isTls);
-    if (found === null) throw known;
-    const { name, address } = client;
-    throw new TierkvError("VAULT_UNREACHED", { name, address, ...found }, { cause: known });
+    throw await diagnosed(error, client, isTls);
   }
+}
+
+/** Returns VAULT_UNREACHED with the diagnosis in place of a call's error; the error itself if the vault answered. */
+export async function diagnosed(
+  error: unknown,
+  { name, address }: Pick<HelloTarget, "name" | "address">,
+  isTls: boolean,
+): Promise<TierkvError> {
+  const known = toTierkvError(error);
+  const found = await explain(known, address, isTls);
+  if (found === null) return known;
+  return new TierkvError("VAULT_UNREACHED", { name, address, ...found }, { cause: known });
 }
 
 /** Returns why records cannot travel on a vault's lanes; null: they can. */

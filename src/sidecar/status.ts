@@ -24,10 +24,12 @@ export interface VaultStatus {
   source: SourceKind;
   /** vault: a process that answers · shared: memory that the sidecars of this machine map. */
   tier: Tier;
-  /** `up`, `down`, `refused` (not used, for want of credentials), or `unknown` (not asked yet). */
+  /** `up`, `down` (also where it has not answered the latest look), `refused` (not used, for want of credentials), or `unknown` (not asked yet). */
   state: string;
   /** Why the vault is not up, and the fix; empty while it is. */
   trouble?: string;
+  /** Milliseconds since the start of the latest look for `seen` that has ended, with an answer or without; null: none has. */
+  lookedMs: number | null;
   /** State of its lanes; records travel only while it is up. shared: there are none. */
   lanes: string;
   /** True for a vault of this user on this machine: records are read where they stand, in each other's memory, instead of sent. */
@@ -139,16 +141,29 @@ function describeVaults(
   name: RecordClass,
 ): VaultStatus[] {
   return vaults[name].map((client, vault) => {
-    const { address, tier, state, isDraining, trouble, lanes = tier, isLent = false } = client;
+    const { address, tier, isDraining, lanes = tier, isLent = false } = client;
+    const { state, trouble } = stateOf(client, watch);
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
     const source = members.sourceOf(client);
     const { holes = 0, moved = 0 } = members.gates[name][vault] ?? {};
     const form = name === "kv" ? codecs.formOf(address) : null;
-    const known = { address, source, state, trouble, lanes, isLent, share, isDraining };
+    const lookedMs = watch.lookedMs(client);
+    const known = { address, source, state, trouble, lookedMs, lanes, isLent, share, isDraining };
     const counts = client.counts?.() ?? null;
     const behind = client.behind === undefined ? {} : { behind: placeOf(client.behind) };
     return { ...known, tier, holes, moved, form, counts, ...behind, seen };
   });
+}
+
+/** A vault that is used until several calls have failed is down for a viewer who gets no answer. */
+function stateOf(
+  client: BlockStore,
+  watch: VaultWatch,
+): { state: VaultStatus["state"]; trouble: string } {
+  const { state, trouble } = client;
+  const unanswered = watch.trouble(client);
+  const isSilent = (state === "up" || state === "unknown") && unanswered !== "";
+  return isSilent ? { state: "down", trouble: unanswered } : { state, trouble };
 }
 
 function placeOf({ address, state, trouble }: BlockStore): NonNullable<VaultStatus["behind"]> {

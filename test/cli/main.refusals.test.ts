@@ -239,7 +239,7 @@ describe("the configuration", () => {
       ["vault"],
       "CONFIG_CONFLICT",
       '[cluster] role = "inference"',
-      "or run `tierkv vault --role kv_cold`",
+      "`tierkv init --machine vault` writes such a file",
     ],
     [
       ["vault", "--role", "cold", "--listen", "here"],

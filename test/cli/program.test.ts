@@ -43,6 +43,26 @@ test.each(COMMANDS)("%s --help names the common options and gives an example", a
   expect(stdout).toMatch(new RegExp(`Example:\n  tierkv ${command}`));
 });
 
+/** Returns the paths of a command and of all below it, as help lists them. */
+async function pathsBelow(path: readonly string[]): Promise<(readonly string[])[]> {
+  const { stdout } = await runInside([...path, "--help"]);
+  const [, listed = ""] = stdout.split(/^Commands:$/m);
+  const names = [...listed.matchAll(/^ {2}([a-z]+) /gm)].map(([, name = ""]) => name);
+  const children = names.filter((name) => name !== "help" && name !== "tierkv");
+  const below = await Promise.all(children.map((name) => pathsBelow([...path, name])));
+  return [path, ...below.flat()];
+}
+
+test("the help of every command, however deep, says what it does", async () => {
+  const paths = await pathsBelow([]);
+  expect(paths.length).toBeGreaterThan(40);
+  for (const path of paths) {
+    const { stdout } = await runInside([...path, "--help"]);
+    const [, about = ""] = stdout.split("\n\n");
+    expect(about, path.join(" ")).toMatch(/^[A-Z].*[.]$/s);
+  }
+});
+
 test("--help lists every command", async () => {
   const { stdout } = await runInside(["--help"]);
   for (const command of COMMANDS) expect(stdout).toContain(`  ${command.split(" ", 1)[0]} `);
@@ -156,7 +176,8 @@ test("a vault on a machine that is none is refused with the line to change", asy
   const { exitCode, stderr } = await runInside(["vault", "--config", good]);
   expect(exitCode).toBe(2);
   expect(stderr).toContain(`${good}:2: [cluster] role = "inference": that is an engine's machine`);
-  expect(stderr).toContain('write role = "kv_cold" (attention KV), "ssm_cold"');
+  expect(stderr).toContain('write role = "cold" (all records), "kv_cold" (attention KV)');
+  expect(stderr).toContain("`tierkv init --machine vault` writes such a file");
 });
 
 test("-v shows the version, as -V does", async () => {

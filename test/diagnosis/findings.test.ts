@@ -368,3 +368,51 @@ test("without a sidecar its own vault is not missed, too", async () => {
     expect.stringMatching(/^sidecar at .*tierkv sidecar/),
   ]);
 });
+
+test("a vault in both lists that keeps one class is a problem with the list to mend", async () => {
+  const vault = await openVault();
+  const path = join(testDirectory(), "tierkv.toml");
+  const { address } = vault;
+  writeFileSync(path, `[cluster]\nkv_cold = "${address}"\nssm_cold = "${address}"\n`);
+  const seen = await inspect(loadConfig(path, {}));
+  expect(findings(seen)).toContainEqual({
+    code: "vault_class",
+    severity: "problem",
+    text: `[cluster] ssm_cold names ${address}, and that vault keeps kv records only: take it out of ssm_cold, or write role = "cold" there`,
+  });
+});
+
+test("a vault that has left its pool may be stopped without a problem", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const [kv] = seen.sidecar!.vaults.kv;
+  const cluster = loadConfig(configOf("pool:127.0.0.1:7", "/nonexistent"), {}).cluster;
+  const config = { ...seen.config, cluster };
+  const withShare = (share: number): string[] => {
+    const down = { ...kv!, address: "127.0.0.1:9", state: "down", trouble: "gone", share };
+    const sidecar = { ...seen.sidecar!, vaults: { kv: [down], ssm: [] } };
+    return findings({ config, targets: [], sidecar }).map(({ code }) => code);
+  };
+  expect(withShare(0.5)).toEqual(["unreachable"]);
+  expect(withShare(0)).toEqual([]);
+});
+
+test("a gateway that runs and does not answer is a problem", async () => {
+  const { look } = await open();
+  const found = findings({ ...(await look()), fleetTrouble: "gateway at /x does not answer" });
+  expect(found).toMatchObject([{ code: "gateway_down", severity: "problem" }]);
+});
+
+test("what the sidecar says of its vaults is as they answer now", async () => {
+  const vault = await openVault();
+  const kv = openClient(vault);
+  const { socketPath } = await openSidecar({ vaults: { kv, ssm: null } });
+  const config = loadConfig(configOf(vault.address, socketPath), {});
+  const stateNow = async (): Promise<string | undefined> =>
+    (await inspect(config)).sidecar?.vaults.kv[0]?.state;
+  expect(await stateNow()).toBe("up");
+  const stats = vi.spyOn(kv, "stats").mockRejectedValue(new Error("no answer came"));
+  expect(await stateNow()).toBe("down");
+  stats.mockRestore();
+  expect(await stateNow()).toBe("up");
+});

@@ -100,6 +100,26 @@ test("every command says so of a port behind which nothing answers", async () =>
   await Promise.all(COMMANDS.map(isTold));
 });
 
+const OF_A_POOL = [
+  (address: string): string[] => ["drain", address],
+  (address: string): string[] => ["drain", address, "--end"],
+  (address: string): string[] => ["weight", address, "0.5"],
+];
+
+test("commands that change a pool say so, too, and whom they wait for", async () => {
+  const [, open, says] = STRANGERS[0];
+  const all = [`127.0.0.1:${await open()}`, `127.0.0.1:${await open()}`];
+  const path = join(testDirectory(), "tierkv.toml");
+  writeFileSync(path, `[cluster]\nkv_cold = ${JSON.stringify(all)}\n`);
+  const isTold = async (argv: string[]): Promise<void> => {
+    const { exitCode, stderr } = await runProgram(["vaults", ...argv, "--config", path]);
+    expect([argv[0], exitCode]).toEqual([argv[0], 1]);
+    expect(stderr).toMatch(/^waiting for 127\.0\.0\.1:/);
+    expect(stderr).toMatch(new RegExp(`vault at 127\\.0\\.0\\.1:\\d+ does not answer: ${says}`));
+  };
+  await Promise.all(OF_A_POOL.map((argv) => isTold(argv(all[0]!))));
+});
+
 test.each(STRANGERS)("%s is known for what it is within 5 s", async (_what, open, says) => {
   const address = `127.0.0.1:${await open()}`;
   const client = closeAfterTest(new VaultClient({ address, name: "kv", logger, lanes: 0 }));

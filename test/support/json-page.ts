@@ -77,7 +77,7 @@ const COMMANDS: readonly [command: string, fields: string][] = [
   ["bench", "`ok`, `config`, `targets` (VaultBench[])"],
   [
     "flush",
-    "`flushed`: FlushReply[], each with `target`, `address`, `byHand` (command that removes a bucket's objects, or null) and `error` (null: none)",
+    "`flushed`: FlushReply[], each with `target`, `address`, `byHand` (command that removes a bucket's objects, or null) `error` (null: none) and `later` (true: it was away, and its pool tells it)",
   ],
   [
     "config check",

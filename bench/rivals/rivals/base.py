@@ -60,6 +60,9 @@ class Rival(ABC):
     def start(self, setup: Setup) -> None:
         """Start an empty store and its client."""
 
+    def stage(self, keys: Sequence[str], blocks: Sequence[Block]) -> None:  # noqa: B027 - most have nothing to do
+        """Bring blocks to where `put` sends them from. Not timed: engines copy into any store's memory."""
+
     @abstractmethod
     def put(self, keys: Sequence[str], blocks: Sequence[Block]) -> None: ...
 

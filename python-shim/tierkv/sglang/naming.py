@@ -17,6 +17,7 @@ from tierkv.connectors.vllm.api.canonical import Canonical, UnnameableError
 from tierkv.connectors.vllm.link.counters import Counters
 from tierkv.connectors.vllm.link.frames import Frame
 from tierkv.connectors.vllm.link.messages import PAGE_ORDER
+from tierkv.connectors.vllm.naming.fidelity import other_fidelity
 from tierkv.connectors.vllm.naming.files import ModelFiles
 from tierkv.sglang.exempt import ARGUMENTS, ENVIRONMENT, ENVIRONMENT_PREFIXES
 from tierkv.sglang.generation import Generation
@@ -65,7 +66,9 @@ class Naming:
         self._order = 0 if geometry.dtype == "u8" else PAGE_ORDER
         self._told: Frame = {}
         self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
+        self._fidelity: int | None = None  # the one that the sidecar stores
         self._unnameable = ""
+        self._complained = ""  # the refusal that was logged last
         self._parts: dict[str, str] = {}
         found = os.environ if environment is None else environment
         self._files = ModelFiles(
@@ -102,7 +105,8 @@ class Naming:
         if not self._files.digest or self.refused or self._generation.is_mixed:
             return b"", {}
         # Pages restored lossily are built on, here and in this engine's own caches.
-        if self._lossy_past not in (0, fidelity):
+        self._fidelity = fidelity
+        if self._other_fidelity:
             self._counters.add("fidelity_changed")
             return b"", {}
         self._lossy_past = fidelity
@@ -114,6 +118,11 @@ class Naming:
         """Take another generation; pages of another fidelity are gone with the old one."""
         self._lossy_past = 0
 
+    @property
+    def _other_fidelity(self) -> str:
+        """Say that this engine holds pages of another form than its sidecar now stores; empty: it does not."""
+        return other_fidelity(self._lossy_past, self._fidelity)
+
     def identity(self) -> Frame | None:
         """Give the frame that identifies the weights; None while their digest is not known."""
         if not self._files.digest or self.refused:
@@ -121,24 +130,27 @@ class Naming:
         return {"t": "weights", "weights": self.weights, "order": self._order}
 
     def forget(self) -> None:
-        """Report everything again to a new sidecar."""
-        self._told = {}
+        """Report everything again to a new sidecar, whose fidelity is not known."""
+        self._told, self._fidelity = {}, None
 
     def report(self) -> Frame:
         """Give the progress of naming, if it is new, as a field of `counts`."""
-        self._complain()
+        refused = self._complain()[: limits.REFUSAL_TEXT_MAX]
         percent = 100 if self._files.digest else self._files.percent
-        refused = self.refused[: limits.REFUSAL_TEXT_MAX]
         now: Frame = {"naming": {"percent": percent, "refused": refused}}
         if now == self._told:
             return {}
         self._told = now
         return now
 
-    def _complain(self) -> None:
-        if self.refused and not self._counters.get("names_refused"):
+    def _complain(self) -> str:
+        """Give why there is no name, and log a reason that is new."""
+        refused = self.refused or self._other_fidelity
+        if refused and refused != self._complained:
+            self._complained = refused
             self._counters.add("names_refused")
-            log.warning("tierKV: nothing is saved or restored: %s", self.refused)
+            log.warning("tierKV: nothing is saved or restored: %s", refused)
+        return refused
 
 
 def _ingredients(

@@ -42,8 +42,8 @@ export const DNS_TRIES = 2;
 /** Interval and timeout of resolving names, in ms. */
 export const MEMBERS_EVERY_MS = 10_000;
 export const MEMBERS_TIMEOUT_MS = 8_000;
-/** How long a command waits for vaults' fill levels, in ms. */
-export const VAULTS_SEEN_MS = 1_500;
+/** How long a command waits for vaults' figures, in ms: longer than one of them may take to fail. */
+export const VAULTS_SEEN_MS = 3_000;
 /** Records that move from vault to vault at a time, their bytes, and how many such batches are under way. */
 export const DRAIN_BATCH_RECORDS = 64;
 export const DRAIN_BATCH_BYTES = 16_777_216;

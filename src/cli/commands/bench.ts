@@ -1,6 +1,7 @@
 // Owns `tierkv bench`: measures the links to the vaults, and predicts the cost of restoring a prompt.
 import { Option } from "commander";
 import { TierkvError } from "../../base/errors.ts";
+import { storeKind } from "../../base/hosts.ts";
 import {
   BENCH_BYTES_DEFAULT,
   BENCH_BYTES_MAX,
@@ -83,9 +84,9 @@ async function bench(call: Call<BenchFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { target: only, ...options } = call.options;
   const { chosenTargets } = await import("../../cluster/sources.ts");
-  const targets = await chosenTargets(config, only, "measure");
+  const { listed, look } = await import("../shell/looking.ts");
+  const targets = await listed(call.io, () => chosenTargets(config, only, "measure"));
   const { benchVault, unmeasured } = await import("../bench/bench-vault.ts");
-  const { look } = await import("../shell/looking.ts");
   const { troubleOf } = await import("../../diagnosis/inspect.ts");
   const seen = await look(config, call.io);
   const results: VaultBench[] = [];
@@ -97,9 +98,10 @@ async function bench(call: Call<BenchFlags>): Promise<boolean> {
       const all = options.rounds * targets.length;
       progress.at(at * options.rounds + done, all, `measuring ${target.address}`);
     };
+    onRound(0);
     results.push(
       trouble === null
-        ? await benchVault(target, config, { ...options, onRound })
+        ? await progress.during(() => benchVault(target, config, { ...options, onRound }))
         : unmeasured(target, trouble),
     );
   }
@@ -116,7 +118,9 @@ function describe(result: VaultBench): string[] {
   return [`${head}: ${wayOf(result)}; ${moved}`, ...table(rows(result), "  "), ...cost(result)];
 }
 
-function wayOf({ tier, lanes }: VaultBench): string {
+function wayOf({ address, tier, lanes }: VaultBench): string {
+  const kind = storeKind(address);
+  if (kind !== null) return kind === "s3" ? "S3" : "Valkey";
   return tier === "shared" ? "shared memory" : `${lanes} lanes`;
 }
 

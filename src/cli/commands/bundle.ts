@@ -8,7 +8,7 @@ import { optionOr, parseOption } from "../../config/override.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 import { namespaceBegin, publicKey } from "../shell/option-kinds.ts";
-import { Progress } from "../shell/progress.ts";
+import { Progress, whileWaiting } from "../shell/progress.ts";
 
 interface ExportFlags {
   session?: string;
@@ -111,12 +111,14 @@ async function makeBundle(call: Call<ExportFlags>): Promise<void> {
   const key = bundleKey(readSecret(sign, "--sign", SIGN_USE));
   const secret = seal === undefined ? null : readSecret(seal, "--seal", SEAL_USE);
   const config = call.loadConfig();
-  const [{ loadRecordKeys }, { openVaults }, { select }, { exportBundle }] = await Promise.all([
-    import("../../config/conditions.ts"),
-    import("../../extras/bundle/vaults.ts"),
-    import("../../extras/bundle/selection.ts"),
-    import("../../extras/bundle/export.ts"),
-  ]);
+  const [{ loadRecordKeys }, { openVaults }, { greet }, { select }, { exportBundle }] =
+    await Promise.all([
+      import("../../config/conditions.ts"),
+      import("../../extras/bundle/vaults.ts"),
+      import("../vaults/greeting.ts"),
+      import("../../extras/bundle/selection.ts"),
+      import("../../extras/bundle/export.ts"),
+    ]);
   await loadRecordKeys(config);
   const hash = request === undefined ? block : await blockOf(call, request);
   const wanted = {
@@ -124,7 +126,11 @@ async function makeBundle(call: Call<ExportFlags>): Promise<void> {
     block: hash === undefined ? null : hashFrom(hash),
     namespace,
   };
-  const vaults = await openVaults(config);
+  const vaults = await whileWaiting(
+    call.io,
+    () => "the vaults",
+    () => openVaults(config, greet),
+  );
   const progress = new Progress(call.io);
   try {
     const selection = await select(vaults.clients, wanted);
@@ -184,18 +190,24 @@ async function takeBundle(call: Call<ImportFlags>): Promise<boolean> {
   const keepS = optionOr(duration(KEEP_S_MAX), "--for", time, 0);
   const { readSecret } = await import("../../base/signing-key.ts");
   const secret = seal === undefined ? null : readSecret(seal, "--seal", SEAL_USE);
-  const [{ Layout }, { Importer, openBundle }, { openVaults }, { checkNamed }] = await Promise.all([
-    import("../../extras/bundle/layout.ts"),
-    import("../../extras/bundle/import.ts"),
-    import("../../extras/bundle/vaults.ts"),
-    import("../../control/engine-names.ts"),
-  ]);
+  const [{ Layout }, { Importer, openBundle }, { openVaults }, { greet }, { checkNamed }] =
+    await Promise.all([
+      import("../../extras/bundle/layout.ts"),
+      import("../../extras/bundle/import.ts"),
+      import("../../extras/bundle/vaults.ts"),
+      import("../vaults/greeting.ts"),
+      import("../../control/engine-names.ts"),
+    ]);
   const config = call.loadConfig();
   const layout = new Layout(resolve(call.args[0] ?? ""));
   const opened = openBundle(layout, trusted);
   const refused = (reason: string): TierkvError => layout.refused(reason);
   await checkNamed(config, opened.config, given, refused, WHY_OTHER[opened.config.seal]);
-  const vaults = await openVaults(config);
+  const vaults = await whileWaiting(
+    call.io,
+    () => "the vaults",
+    () => openVaults(config, greet),
+  );
   const progress = new Progress(call.io);
   try {
     const importer = new Importer({

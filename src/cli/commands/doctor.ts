@@ -108,7 +108,7 @@ async function doctorHere(call: Call, config: Config): Promise<boolean> {
   const seen = await look(config, call.io);
   const found = [...findings(seen), ...allocatorFindings(call.io.env), ...socketFindings()];
   const progress = new Progress(call.io);
-  const { vaults, links } = await measure(seen, progress);
+  const { vaults, links } = await measure(call, seen, progress);
   const rate = links.kv?.savesPerS ?? null;
   const outlooks = (seen.sidecar?.engines ?? []).map((one) => {
     const { id, model, forecast } = one;
@@ -177,6 +177,7 @@ const LEFT_OUT =
 
 /** Measures each vault that answers, one at a time, because they may share a link. Findings report the others. */
 async function measure(
+  { io }: Call,
   { config, targets }: Seen,
   progress: Progress,
 ): Promise<{ vaults: (VaultBench & { rails: RailBench[] })[]; links: LinkPaces }> {
@@ -187,14 +188,16 @@ async function measure(
   const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
   const up = new Set(targets.filter(({ reachable }) => reachable).map(({ address }) => address));
   const { knownTargets } = await import("../../cluster/sources.ts");
-  const { targets: known } = await knownTargets(config);
+  const { listed } = await import("../shell/looking.ts");
+  const { targets: known } = await listed(io, () => knownTargets(config));
   const measured = known.filter(({ address }) => up.has(address));
   for (const [at, target] of measured.entries()) {
     const onRound = (done: number): void => {
       const all = DOCTOR_ROUNDS * measured.length;
       progress.at(at * DOCTOR_ROUNDS + done, all, `measuring ${target.address}`);
     };
-    const bench = await benchVault(target, config, { ...options, onRound });
+    onRound(0);
+    const bench = await progress.during(() => benchVault(target, config, { ...options, onRound }));
     vaults.push({ ...bench, rails: bench.error === null ? await benchRails(target, config) : [] });
     const pace = paceOf(bench);
     if (pace === null) continue;

@@ -71,7 +71,8 @@ const EXIT_BY_HAND = 3;
 async function flush(call: Call<FlushOptions>): Promise<Outcome> {
   const config = call.loadConfig();
   const { chosenTargets } = await import("../../cluster/sources.ts");
-  const chosen = await chosenTargets(config, call.options.target, "flush");
+  const { listed } = await import("../shell/looking.ts");
+  const chosen = await listed(call.io, () => chosenTargets(config, call.options.target, "flush"));
   const scope = await scopeOf(call.options, config);
   const inScope = chosen.filter((target) => !isBucket(target) || mayHold(target, scope));
   // A bucket does not tell models and tenants apart.
@@ -94,7 +95,8 @@ async function flush(call: Call<FlushOptions>): Promise<Outcome> {
     ...left.flatMap(describeLeft),
   ];
   call.print({ flushed: [...flushes, ...left] }, lines);
-  if (unknown !== null || flushes.some(({ error }) => error !== null)) return false;
+  if (unknown !== null || flushes.some(({ error, later }) => error !== null && !later))
+    return false;
   return left.length === 0 || EXIT_BY_HAND;
 }
 
@@ -138,7 +140,15 @@ async function flushAll(
   } finally {
     clearInterval(ticker);
   }
-  return targets.flatMap((target) => flushed.get(target) ?? []);
+  const isTold = targets.some(
+    (target) => target.listed !== undefined && flushed.get(target)?.error === null,
+  );
+  return targets.flatMap((target) => {
+    const one = flushed.get(target);
+    if (one === undefined) return [];
+    const { listed: inPool } = target;
+    return [{ ...one, later: isTold && one.later && inPool !== undefined }];
+  });
 }
 
 const isBucket = ({ address }: VaultTarget): boolean => storeKind(address) === "s3";
@@ -149,7 +159,7 @@ function mayHold({ classes }: VaultTarget, { recordClass }: Scope): boolean {
 
 function leftInBucket({ name, address }: VaultTarget): Flushed {
   const byHand = `aws s3 rm --recursive ${address.replace(/\/*$/, "/")}`;
-  return { target: name, address, ...NOTHING, byHand, error: null };
+  return { target: name, address, ...NOTHING, byHand, error: null, later: false };
 }
 
 function describeLeft({ target, address, byHand }: Flushed): string[] {
@@ -236,7 +246,12 @@ interface Flushed extends FlushReply {
   /** Command that removes all of a bucket's objects; null: nothing is left to be done. */
   byHand: string | null;
   error: string | null;
+  /** True: the vault did not answer, and drops the records once it does: another vault of its pool tells it. */
+  later: boolean;
 }
+
+/** Errors of a vault that is away, and has refused nothing. */
+const AWAY: ReadonlySet<string> = new Set(["VAULT_UNREACHED", "VAULT_DOWN", "VAULT_DEADLINE"]);
 
 const NOTHING: FlushReply = {
   records: 0,
@@ -262,10 +277,11 @@ async function flushOne(
     ({ client } = linked);
     await sayHello(client, linked.isTls);
     const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model, tenant, id);
-    return { target: name, address, ...flushed, byHand: null, error: null };
-  } catch (error) {
-    const reason = withAdvice(toTierkvError(error));
-    return { target: name, address, ...NOTHING, byHand: null, error: reason };
+    return { target: name, address, ...flushed, byHand: null, error: null, later: false };
+  } catch (caught) {
+    const known = toTierkvError(caught);
+    const [error, later] = [withAdvice(known), AWAY.has(known.code)];
+    return { target: name, address, ...NOTHING, byHand: null, error, later };
   } finally {
     client?.close();
   }
@@ -291,7 +307,8 @@ function isNothing({ records, sidecars, error }: Flushed): boolean {
 }
 
 function describe(flushed: Flushed): string[] {
-  const { target, address, records, bytes, diskBytes, error } = flushed;
+  const { target, address, records, bytes, diskBytes, error, later } = flushed;
+  if (later) return [`${error}; the other vaults of its pool tell it of the flush when it is back`];
   if (error !== null) return [`nothing dropped: ${error}; its records stay until it is flushed`];
   if (storeKind(address) === "s3") return [`${target} at ${address}: ${records} objects removed`];
   if (storeKind(address) !== null) {

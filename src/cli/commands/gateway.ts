@@ -139,10 +139,18 @@ function describe(decision: Decision): string[] {
 async function take(call: Call<DrainOptions>, what: "drain" | "undrain"): Promise<void> {
   const path = `/${what}?engine=${encodeURIComponent(call.args[0] ?? "")}`;
   let engine = (await ask(call, "POST", path)) as EngineStatus;
-  while (call.options.wait === true && engine.inFlight > 0) {
-    await sleep(GATEWAY_CONTROL_POLL_MS);
-    engine = (await ask(call, "POST", path)) as EngineStatus;
-  }
+  const isEmpty = async (): Promise<void> => {
+    while (call.options.wait === true && engine.inFlight > 0) {
+      await sleep(GATEWAY_CONTROL_POLL_MS);
+      engine = (await ask(call, "POST", path)) as EngineStatus;
+    }
+  };
+  const { whileWaiting } = await import("../shell/progress.ts");
+  const waited = (): string => {
+    const { inFlight, engine: name } = engine;
+    return `${inFlight} ${inFlight === 1 ? "request" : "requests"} at ${name}`;
+  };
+  await whileWaiting(call.io, waited, isEmpty);
   call.print(engine, [show(engine)]);
 }
 

@@ -46,7 +46,7 @@ async function invite(call: Call<InviteOptions>): Promise<void> {
   const given = optionOr(from, "--address", address, null);
   const forS = optionOr(duration(INVITATION_S_MAX), "--for", time, INVITATION_S_DEFAULT);
   const uses = optionOr(integer(1, MEMBERS_MAX), "--uses", count, 1);
-  const { secret } = await askOwn(config, ({ Invite }) => Invite, { role, forS, uses });
+  const { secret } = await askOwn(call, config, ({ Invite }) => Invite, { role, forS, uses });
   const { joinLine } = await import("../join/invitation.ts");
   const line = joinLine(config.vault, config.vault.listen, secret, given?.text ?? null);
   const until = new Date(wallClockMs() + forS * 1000).toISOString();

@@ -52,7 +52,7 @@ async function joinVault(call: Call): Promise<boolean> {
     line,
     isKnown
       ? "a running sidecar uses the new token when it next connects, within seconds"
-      : "start a running sidecar again, so that it uses the vault",
+      : "a sidecar that runs now uses the vault once it starts again: restart its service, or run `pkill -f 'sidecar --exit-when-idle'` if an engine started it",
   ];
   call.print({ event: "joined", address, name: credential.name, classes, path, isDone }, lines);
   return isDone;

@@ -38,7 +38,7 @@ export function addRevoke(program: Command): void {
 
 async function listPeers(call: Call<OwnerOptions>): Promise<void> {
   const { askOwn, loadOwn } = await import("../vaults/owner.ts");
-  const { peers } = await askOwn(loadOwn(call), ({ Peers }) => Peers, {});
+  const { peers } = await askOwn(call, loadOwn(call), ({ Peers }) => Peers, {});
   const rows = peers.map(row);
   const none = "no machine has joined: `tierkv invite` prints the line to run there";
   call.print({ peers: peers.map(shown) }, rows.length === 0 ? [none] : table([HEAD, ...rows]));
@@ -47,7 +47,7 @@ async function listPeers(call: Call<OwnerOptions>): Promise<void> {
 async function revoke(call: Call<OwnerOptions>): Promise<void> {
   const [name = ""] = call.args;
   const { askOwn, loadOwn } = await import("../vaults/owner.ts");
-  const { revoked } = await askOwn(loadOwn(call), ({ Revoke }) => Revoke, { name });
+  const { revoked } = await askOwn(call, loadOwn(call), ({ Revoke }) => Revoke, { name });
   if (!revoked) {
     const reason = `no machine ${name.slice(0, 100)} has joined: \`tierkv peers\` lists them`;
     throw new TierkvError("USAGE", { reason });

@@ -120,7 +120,9 @@ async function plan(call: Call<PlanFlags>): Promise<boolean> {
   const lines = [
     ...models.flatMap((model) => model.lines),
     ...(weighers.length === 0 ? [NO_ENGINE] : []),
-    ...(status === null || reuse === null ? [] : describeReuse(reuse, status.reuse)),
+    ...(status === null || reuse === null || weighers.length === 0
+      ? []
+      : describeReuse(reuse, status.reuse)),
   ];
   call.print({ linksBitsPerS: links, models: models.map(({ result }) => result), reuse }, lines);
   return weighers.length > 0;

@@ -102,16 +102,17 @@ function install(call: Call<ServiceFlags>): void {
   }
   makeDirectory(dirname(path));
   writeFileSync(path, text, { mode: 0o644 });
-  start(path, commands);
+  start(service.name, path, commands);
   const state = options.start ? `, ${stateOf(service, uid())}` : "";
   call.print({ path, commands: shown }, [`${path}: written${state}`, ...advice(service)]);
 }
 
-function start(path: string, commands: readonly string[][]): void {
+function start(name: ServiceName, path: string, commands: readonly string[][]): void {
   try {
     runAll(commands);
   } catch (error) {
-    const reason = `${path} is written, but not started: ${toTierkvError(error).message}`;
+    const fix = `mend that and run this again, or start \`tierkv ${name}\` by other means`;
+    const reason = `${path} is written, but not started: ${toTierkvError(error).message}; ${fix}`;
     throw new TierkvError("SYSTEM", { reason }, { cause: error });
   }
 }

@@ -66,14 +66,15 @@ async function ask(call: Call, update: SessionUpdate): Promise<boolean> {
     const seen = await link.sessions(update);
     const isFound = isReleased ? isKnown : seen.sessions.length > 0;
     const told = isReleased ? { ...seen, released: isKnown } : seen;
-    call.print(told, describe(seen, none(name, isReleased && isKnown)));
+    call.print(told, describe(seen, none(seen, name, isReleased && isKnown)));
     return (isFound || name === "") && seen.failed.length === 0;
   });
 }
 
-function none(name: string, isReleased: boolean): string {
+function none({ failed }: SessionsSeen, name: string, isReleased: boolean): string {
   if (isReleased) return `${name} is released`;
-  return name === "" ? "no vault knows a session" : `no vault knows a session ${name}`;
+  const who = failed.length === 0 ? "no vault" : "no vault that answered";
+  return name === "" ? `${who} knows a session` : `${who} knows a session ${name}`;
 }
 
 const HEAD = ["session", "model", "in memory", "kept", "size", "for"];

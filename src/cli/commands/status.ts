@@ -142,11 +142,12 @@ function describePooled({ class: name, address, share, holes, moved }: Pooled): 
     ...(holes === 0 ? [] : [`${holes} blocks unusable: an earlier block is missing`]),
     ...(moved === 0 ? [] : [`${moved} blocks found there that another vault owns now`]),
   ];
-  return [`${name} vault ${address} owns ${showShare(share)}`, ...notes].join("; ");
+  const owns = share === 0 ? "no blocks: it has left the pool, or drains" : showShare(share);
+  return [`${name} vault ${address} owns ${owns}`, ...notes].join("; ");
 }
 
 function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
-  const ways = Object.entries(lanes).map(([name, state]) => `${name} ${state}`);
+  const ways = Object.entries(lanes).map(([name, state]) => `${name} ${LANES[state] ?? state}`);
   const rate = (name: string, value: number | null): string[] =>
     value === null ? [] : [`${name} at ${showRate(value)}`];
   const rates = [...rate("restored", restoreBytesPerS), ...rate("saved", saveBytesPerS)];
@@ -156,6 +157,13 @@ function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): str
       : `since its start ${rates.join(", ")}, while records travelled`;
   return `lanes: ${ways.length === 0 ? "no vault" : ways.join(", ")}; ${moved}`;
 }
+
+/** States of lanes in words; a store that others run and shared memory have their tier in place of a state. */
+const LANES: Readonly<Record<string, string>> = {
+  none: "not open yet",
+  vault: "not used",
+  shared: "not used",
+};
 
 /** Describes the disk tier; the durable records exclude those waiting, or written and not synced. */
 function describeDisk(disk: DiskStats, alarms: number): string {
@@ -179,14 +187,17 @@ function row(target: TargetStatus): string[] {
   const { usedBytes, maxBytes } = target;
   // A bucket says nothing of its size.
   const isUnknown = usedBytes === null || maxBytes === null || storeKind(target.address) === "s3";
-  const memory = isUnknown ? NONE : `${showBytes(usedBytes)} of ${showBytes(maxBytes)}`;
+  const isStore = storeKind(target.address) !== null;
+  const most = isStore && maxBytes === 0 ? ", no limit" : ` of ${showBytes(maxBytes ?? 0)}`;
+  const memory = isUnknown ? NONE : `${showBytes(usedBytes)}${most}`;
   return [
     target.target,
     target.address,
     target.reachable ? "up" : target.refused ? "refused" : "DOWN",
     orNone(target.rttMsP50, showMs),
     orNone(target.rttMsP99, showMs),
-    orNone(target.version, String),
+    // A store that others run has no release of tierKV.
+    orNone(isStore ? null : target.version, String),
     orNone(target.role, String),
     memory,
     showRecords(target.records, target.disk?.records ?? null),

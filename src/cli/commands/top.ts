@@ -7,12 +7,14 @@ import { createLogger } from "../../base/log.ts";
 import { sleep } from "../../base/time.ts";
 import type { Config } from "../../config/config.ts";
 import { askFleet, besideFleet } from "../../control/fleet.ts";
+import type { AskedFleet } from "../../control/fleet.ts";
 import type { SidecarLink } from "../../control/sidecar-link.ts";
 import { findings, isProblem } from "../../diagnosis/findings.ts";
 import type { Finding } from "../../diagnosis/findings.ts";
 import type { SidecarStatus } from "../../sidecar/status.ts";
 import type { Call, Outcome } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
+import { whileWaiting } from "../shell/progress.ts";
 import { lookOf, openTerminal } from "../top/terminal.ts";
 import { describeTop } from "../top/top-view.ts";
 import type { Picture } from "../top/top-view.ts";
@@ -47,7 +49,12 @@ export async function showTop(call: Call<TopOptions>): Promise<Outcome> {
   if (call.options.web === true) return await showPage(call, config);
   const intervalMs = intervalOf(call.options.interval) * 1000;
   const { SidecarLink } = await import("../../control/sidecar-link.ts");
-  const fleet = await askFleet(config);
+  const asked = await whileWaiting(
+    call.io,
+    () => "the gateway",
+    () => askFleet(config),
+  );
+  const { fleet } = asked;
   // A gateway alone is shown on any machine.
   const socket = fleet === null ? call.sidecarSocket() : config.sidecar.socket;
   const link = new SidecarLink(socket);
@@ -55,7 +62,7 @@ export async function showTop(call: Call<TopOptions>): Promise<Outcome> {
     await besideFleet(link.hello(), fleet);
     const isOnce = call.options.once === true || call.isJson || !call.io.isTerminal;
     return isOnce
-      ? await showOnce(call, config, link)
+      ? await showOnce(call, config, link, asked)
       : await watch(call, config, link, intervalMs);
   } finally {
     link.close();
@@ -78,10 +85,16 @@ async function showOnce(
   call: Call<TopOptions>,
   config: Config,
   link: SidecarLink,
+  asked: AskedFleet,
 ): Promise<boolean> {
-  const before = await pictureOf(config, link, null);
+  const before = await pictureOf(config, link, null, { asked });
   await sleep(TOP_ONCE_MS);
-  const picture = await pictureOf(config, link, before.status);
+  const { statusSeen } = await import("../../control/ask-sidecar.ts");
+  const picture = await whileWaiting(
+    call.io,
+    () => "the vaults",
+    () => pictureOf(config, link, before.status, { asked, read: statusSeen }),
+  );
   const ok = !picture.findings.some(isProblem);
   const lines = describeTop(picture, lookOf(call.io.isTerminal));
   const { findings: found, status, fleet } = picture;
@@ -122,10 +135,15 @@ async function pictureOf(
   config: Config,
   link: SidecarLink,
   before: SidecarStatus | null,
+  {
+    asked,
+    read = (one) => one.status(),
+  }: { asked?: AskedFleet; read?: (link: SidecarLink) => Promise<SidecarStatus> } = {},
 ): Promise<Picture & { findings: Finding[] }> {
-  const fleet = await askFleet(config);
-  const status = await besideFleet(link.status(), fleet);
-  const found = findings({ config, targets: [], sidecar: status, fleet });
+  const known = asked ?? (await askFleet(config));
+  const { fleet } = known;
+  const status = await besideFleet(read(link), fleet);
+  const found = findings({ config, targets: [], sidecar: status, ...known });
   return { status, fleet, before, findings: found };
 }
 

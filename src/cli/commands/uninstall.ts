@@ -54,9 +54,11 @@ async function uninstall(call: Call<UninstallFlags>): Promise<boolean> {
   const kept = options.purge === true ? ownPaths(call.loadConfig(), io.env, isMachine) : [];
   const paths = [...services.map(({ path }) => path), ...kept];
   if (paths.length === 0) {
-    call.print({ removed: [], failed: [] }, [
-      "nothing to remove: no services, records, secrets or configuration of tierKV are here",
-    ]);
+    const none =
+      options.purge === true
+        ? "nothing to remove: no services, records, secrets or configuration of tierKV are here"
+        : "nothing to remove: no service of tierKV is here; --purge also removes records, secrets and configuration";
+    call.print({ removed: [], failed: [] }, [none]);
     return true;
   }
   if (options.dryRun === true) {

@@ -147,7 +147,11 @@ async function weigh(call: Call): Promise<void> {
 }
 
 async function list(call: Call): Promise<boolean> {
-  const { vaults } = await askSidecar(call.sidecarSocket(), statusSeen);
+  const { vaults } = await whileWaiting(
+    call.io,
+    () => "the vaults",
+    () => askSidecar(call.sidecarSocket(), statusSeen),
+  );
   const rows = Object.entries(vaults).flatMap(([name, all]) =>
     all.map((vault) => ({ class: name, ...vault })),
   );
@@ -178,7 +182,9 @@ function rowOf(row: Row): string[] {
   const left = tier === "shared" ? NONE : "left";
   const weight = seen === null || seen.weight === 1 ? "" : ` x${seen.weight}`;
   const owns = isDraining ? "drains" : share === 0 ? left : `${showShare(share)}${weight}`;
-  const found = [name, address, source, state, owns, String(row.holes), String(row.moved)];
+  // No source names a vault that has left.
+  const from = owns === "left" ? NONE : source;
+  const found = [name, address, from, state, owns, String(row.holes), String(row.moved)];
   if (seen === null) return [...found, NONE, NONE, NONE, NONE, NONE];
   const { usedBytes, maxBytes, disk, outBytesPerS, inBytesPerS } = seen;
   const most = disk !== null && disk.maxBytes > maxBytes ? disk : { usedBytes, maxBytes };

@@ -8,6 +8,7 @@ import type { ReceiptStatement } from "../../receipt/receipt.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 import { namespaceBegin, publicKey } from "../shell/option-kinds.ts";
+import { whileWaiting } from "../shell/progress.ts";
 
 interface VerifyFlags {
   trust?: string[];
@@ -55,17 +56,20 @@ async function verify(call: Call<VerifyFlags>): Promise<boolean> {
     new TierkvError("RECEIPT_REFUSED", { where, reason });
   await checkNamed(config, statement, namespace, refused);
   await loadRecordKeys(config);
-  const [{ checkSample }, { greeted, linkTo }, { allTargets }] = await Promise.all([
+  const [{ checkSample }, { greeted, linkTo }, { allTargets }, { greet }] = await Promise.all([
     import("../../extras/receipt/verify.ts"),
     import("../../cluster/vault-link.ts"),
     import("../../cluster/sources.ts"),
+    import("../vaults/greeting.ts"),
   ]);
   // Shared memory is asked, too.
-  const vaults = await greeted(
-    await allTargets(config),
-    async (target, name) =>
-      (await linkTo(config, { ...target, classes: [name] }, silent, 1)).client,
-  );
+  const open = async (): ReturnType<typeof greeted> =>
+    await greeted(
+      await allTargets(config),
+      (target, name) => linkTo(config, { ...target, classes: [name] }, silent, 1),
+      greet,
+    );
+  const vaults = await whileWaiting(call.io, () => "the vaults", open);
   try {
     const checked = await checkSample(statement, vaults.clients);
     const count = (verdict: Verdict): number =>

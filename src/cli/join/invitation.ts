@@ -49,7 +49,8 @@ export function announce(
 ): void {
   const line = joinLine(vault, listen, secret, null);
   if (call.io.isTerminal) {
-    call.print({ event: "invitation", run: line }, [line]);
+    const about = "to let one engine's machine in, run this line there within a day:";
+    call.print({ event: "invitation", run: line }, [about, line]);
     return;
   }
   const path = join(vault.stateDir, "invitation");

@@ -40,8 +40,13 @@ export function stateOf(service: Managed, uid: number): string {
     : ["systemctl", ...scopeFlag(service), "is-active", unitName(service.name)];
   const { isOk, text } = call(words);
   if (isLaunchd) return isOk ? (/state = (.+)/.exec(text)?.[1] ?? "loaded") : "not loaded";
-  return text.split("\n", 1)[0] ?? "";
+  const [state = ""] = text.split("\n", 1);
+  return NO_MANAGER.test(state) ? `not known: ${state}` : state;
 }
+
+/** systemctl is not there, or nobody answers it, as in a container or a session without a bus. */
+const NO_MANAGER =
+  /^this machine has no |connect to (?:\S+ scope )?bus|not been booted with systemd/i;
 
 /** Runs the commands in order. Throws SYSTEM with the manager's message. */
 export function runAll(commands: readonly string[][]): void {

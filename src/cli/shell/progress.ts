@@ -15,6 +15,7 @@ export class Progress {
   readonly #startedMs: number;
   #shownMs = -Infinity;
   #saidMs = -Infinity;
+  #latest: [done: number, all: number, what: string] | null = null;
 
   constructor(io: Pick<Io, "progress" | "err">, now: () => number = nowMs) {
     this.#io = io;
@@ -22,8 +23,21 @@ export class Progress {
     this.#startedMs = now();
   }
 
+  /** Repeats the latest report while the work runs, because a part may take long. */
+  async during<T>(work: () => Promise<T>): Promise<T> {
+    const ticker = setInterval(() => {
+      if (this.#latest !== null) this.at(...this.#latest);
+    }, PROGRESS_EVERY_MS);
+    try {
+      return await work();
+    } finally {
+      clearInterval(ticker);
+    }
+  }
+
   /** Reports `done` of `all` parts; `what`: the work in progress. */
   at(done: number, all: number, what: string): void {
+    this.#latest = [done, all, what];
     const ms = this.#now();
     const isEarly = ms - this.#startedMs < PROGRESS_AFTER_MS;
     if (isEarly || ms - this.#shownMs < PROGRESS_EVERY_MS) return;

@@ -132,7 +132,8 @@ const isOfPool = ({ tier }: VaultStatus): boolean => tier !== "shared";
 /** Cells as in `tierkv vaults ls`: share of runs owned, blocks that miss an earlier one, blocks of another owner. */
 function pooledCells(vault: VaultStatus): string[] {
   if (!isOfPool(vault)) return [NONE, NONE, NONE];
-  return [showShare(vault.share), String(vault.holes), String(vault.moved)];
+  const owns = vault.isDraining ? "drains" : showShare(vault.share);
+  return [owns, String(vault.holes), String(vault.moved)];
 }
 
 function vaultRow(name: string, vault: VaultStatus, isPool: boolean): string[] {

@@ -6,7 +6,8 @@ import { CALL_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { showBytes } from "../../base/text.ts";
 import type { VaultClient } from "../../client/vault/vault-client.ts";
 import { allTargets, targetAt } from "../../cluster/sources.ts";
-import { clientOf, helloAll, placesOf } from "../../cluster/vault-link.ts";
+import { clientOf, placesOf } from "../../cluster/vault-link.ts";
+import type { VaultLink } from "../../cluster/vault-link.ts";
 import { loadRecordKeys } from "../../config/conditions.ts";
 import type { Config } from "../../config/config.ts";
 import { sizeOf } from "../../extras/plan/inputs.ts";
@@ -14,7 +15,9 @@ import { Drain } from "../../moving/drain.ts";
 import type { Drained } from "../../moving/drain.ts";
 import { openPool, redundancyOf } from "../../sidecar/vaults/pools.ts";
 import type { Call } from "../shell/call.ts";
+import { listed } from "../shell/looking.ts";
 import { Progress } from "../shell/progress.ts";
+import { greetAll } from "./greeting.ts";
 
 /** Reasons that a second run would not change. */
 const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing"]);
@@ -39,12 +42,12 @@ export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
   const [address = ""] = call.args;
   const { rate, end = false } = call.options;
   const config = call.loadConfig();
-  const targets = await allTargets(config);
+  const targets = await listed(call.io, () => allTargets(config));
   const target = targetAt(targets, address);
   // A vault of both classes may be in both lists.
   const classes = RECORD_CLASSES.filter((name) => placesOf(targets, name).has(address));
   if (end) {
-    for (const name of classes) await takeAgain(clientOf(config, target, name));
+    for (const name of classes) await takeAgain(call, clientOf(config, target, name));
     call.print({ address, draining: false }, [`${address} takes records again`]);
     return true;
   }
@@ -57,12 +60,13 @@ export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
   const bytesPerS = rate === undefined ? null : sizeOf("--rate", rate, 1);
   const results: Done[] = [];
   for (const name of classes) {
-    const clients = [...placesOf(targets, name).values()].map((place) =>
+    const links = [...placesOf(targets, name).values()].map((place) =>
       clientOf(config, place, name),
     );
     // All must answer, because a silent vault would miss its share, and sidecars would look for it there.
-    const close = await helloAll(clients);
+    const close = await greetAll(call, links);
     try {
+      const clients = links.map(({ client }) => client);
       results.push(await emptied(call, config, clients, address, bytesPerS));
     } finally {
       close();
@@ -72,10 +76,10 @@ export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
   return results.every(({ left }) => Object.keys(left).every((why) => FINAL.has(why)));
 }
 
-async function takeAgain(client: VaultClient): Promise<void> {
-  const close = await helloAll([client]);
+async function takeAgain(call: Call, link: VaultLink<VaultClient>): Promise<void> {
+  const close = await greetAll(call, [link]);
   try {
-    await client.drain(CALL_TIMEOUT_MS, true);
+    await link.client.drain(CALL_TIMEOUT_MS, true);
   } finally {
     close();
   }
@@ -106,9 +110,10 @@ async function emptied(
     rate,
     onProgress: (done, all) => progress.at(done, all, `${name} records of ${address}`),
   });
+  progress.at(0, 0, `${name} records of ${address}`);
   const before = await evictedOf(clients, source);
   try {
-    await drain.run();
+    await progress.during(() => drain.run());
   } catch (error) {
     const { moved, present } = drain.drained;
     const isBegun = moved.records + present.records > 0;

@@ -5,9 +5,11 @@ import { askOnce } from "../../client/vault/ask.ts";
 import { ownVault } from "../../cluster/credentials.ts";
 import { reachable } from "../../cluster/targets.ts";
 import type { Config } from "../../config/config.ts";
+import { diagnosed } from "../../diagnosis/reach.ts";
 import { vaultService } from "../../wire/service.ts";
 import { checkJoinable } from "../join/invitation.ts";
 import type { Call } from "../shell/call.ts";
+import { whileWaiting } from "../shell/progress.ts";
 
 /** Loads the configuration of this machine's vault. Throws USAGE for a vault that machines cannot join. */
 export function loadOwn(call: Call<{ listen?: string }>): Config {
@@ -21,6 +23,7 @@ type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];
 
 /** Makes one call with the vault's best token. Throws CREDENTIALS. */
 export async function askOwn<Request, Reply>(
+  { io }: Pick<Call, "io">,
   config: Config,
   method: (service: typeof vaultService) => Method<Request, Reply>,
   request: Request,
@@ -29,10 +32,14 @@ export async function askOwn<Request, Reply>(
   const security = ownVault(config, address);
   const asked = { name: "this machine's", address, security, timeoutMs: STATUS_TIMEOUT_MS };
   try {
-    return await askOnce(asked, method(vaultService), request);
+    return await whileWaiting(
+      io,
+      () => address,
+      () => askOnce(asked, method(vaultService), request),
+    );
   } catch (error) {
     const { code, details } = toTierkvError(error);
-    if (code !== "VAULT_DOWN") throw error;
+    if (code !== "VAULT_DOWN") throw await diagnosed(error, asked, security !== null);
     const reason = `${String(details["reason"])}; start it on this machine (\`tierkv vault\`), or correct [vault] listen`;
     throw new TierkvError("VAULT_DOWN", { name: asked.name, address, reason }, { cause: error });
   }

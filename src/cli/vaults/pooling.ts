@@ -2,10 +2,11 @@
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { sourceOf } from "../../base/hosts.ts";
 import { allTargets } from "../../cluster/sources.ts";
-import { askVault } from "../../cluster/vault-link.ts";
 import type { Config } from "../../config/config.ts";
 import { vaultService } from "../../wire/service.ts";
 import type { Call } from "../shell/call.ts";
+import { listed } from "../shell/looking.ts";
+import { askOne } from "./greeting.ts";
 
 /** Whether vaults keep the list: this machine's own, or a `pool:` entry's. */
 export function isPooled({ cluster, vault }: Config): boolean {
@@ -17,7 +18,7 @@ export function isPooled({ cluster, vault }: Config): boolean {
 export async function changePool(call: Call, config: Config, isAdded: boolean): Promise<void> {
   const [address = ""] = call.args;
   const shown = address.slice(0, 100);
-  const told = (await allTargets(config)).filter(
+  const told = (await listed(call.io, () => allTargets(config))).filter(
     (target) => target.address !== address && (target.isOwn || target.listed !== undefined),
   );
   let failure: TierkvError = new TierkvError("USAGE", {
@@ -26,7 +27,7 @@ export async function changePool(call: Call, config: Config, isAdded: boolean): 
   for (const target of told) {
     try {
       const request = { address, gone: !isAdded };
-      const { known } = await askVault(config, target, vaultService.Admit, request);
+      const { known } = await askOne(call, config, target, vaultService.Admit, request);
       if (!known) {
         const reason = `${shown}: no vault of the pool has that address; a new one comes by itself, with [vault] pool_key and peers`;
         throw new TierkvError("USAGE", { reason });

@@ -3,9 +3,10 @@ import { TierkvError } from "../../base/errors.ts";
 import { isVaultAddress } from "../../base/hosts.ts";
 import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../../base/limits/pool.ts";
 import { allTargets, targetAt } from "../../cluster/sources.ts";
-import { askVault } from "../../cluster/vault-link.ts";
 import { vaultService } from "../../wire/service.ts";
 import type { Call } from "../shell/call.ts";
+import { listed } from "../shell/looking.ts";
+import { askOne } from "./greeting.ts";
 
 export async function weighVault(call: Call): Promise<void> {
   const [address = "", given = ""] = call.args;
@@ -19,8 +20,8 @@ export async function weighVault(call: Call): Promise<void> {
     throw new TierkvError("USAGE", { reason });
   }
   const config = call.loadConfig();
-  const target = targetAt(await allTargets(config), address);
-  const { kept } = await askVault(config, target, vaultService.Weigh, { weight });
+  const target = targetAt(await listed(call.io, () => allTargets(config)), address);
+  const { kept } = await askOne(call, config, target, vaultService.Weigh, { weight });
   call.print({ address, weight, kept }, [
     `${address} counts ${weight} times what it has room for${kept ? "" : ", until it is started again"}; all sidecars hear of it now (\`tierkv vaults ls\`)`,
   ]);

@@ -325,7 +325,7 @@ export class ColdStore implements BlockStore {
     const context = this.#context(call);
     if (this.#closing.signal.aborted) throw this.#closedError();
     if (this.isDown) {
-      const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
+      const reason = `it is not used until it answers again; last failure: ${this.#breaker.reason}`;
       throw new TierkvError("VAULT_DOWN", { ...context, reason });
     }
     if (this.#calls >= CLIENT_CALLS_MAX) {
@@ -374,7 +374,7 @@ export class ColdStore implements BlockStore {
       const reason = known.message;
       if (known.code === "NO_MEMORY") throw new TierkvError("VAULT_BUSY", { ...context, reason });
       if (known.code === "LANE_FAILED")
-        throw new TierkvError("VAULT_BROKEN", { ...context, reason });
+        throw new TierkvError("VAULT_BROKEN", { ...context, reason: withRemedy(reason) });
       throw known;
     }
   }
@@ -404,6 +404,21 @@ export class ColdStore implements BlockStore {
     return new TierkvError("CLOSED", { what: `the client of the store at ${this.address}` });
   }
 }
+/** Adds a remedy to a refusal by Valkey's access list. */
+function withRemedy(reason: string): string {
+  const found = Object.entries(REMEDIES).find(([word]) => reason.includes(word));
+  return found === undefined ? reason : `${reason.replace(/\.$/, "")}; ${found[1]}`;
+}
+
+const LOGIN =
+  "correct [cluster] store_user and store_password, or VALKEY_USERNAME and VALKEY_PASSWORD";
+/** Remedies by the first word of Valkey's answer. */
+const REMEDIES: Readonly<Record<string, string>> = {
+  WRONGPASS: LOGIN,
+  NOAUTH: LOGIN,
+  NOPERM: "give the user of [cluster] store_user that right there (ACL SETUSER)",
+};
+
 /** Outcome of a flush, as the core writes it. */
 interface FlushedText {
   isUnknown: boolean;

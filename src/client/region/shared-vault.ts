@@ -330,7 +330,7 @@ export class SharedVault implements BlockStore {
     if (this.#closing.signal.aborted) throw this.#closedError();
     if (this.#isLost) throw new TierkvError("VAULT_DOWN", { ...context, reason: LOST });
     if (this.isDown) {
-      const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
+      const reason = `it is not used until it answers again; last failure: ${this.#breaker.reason}`;
       throw new TierkvError("VAULT_DOWN", { ...context, reason });
     }
     if (this.#calls >= CLIENT_CALLS_MAX) {

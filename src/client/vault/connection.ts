@@ -180,7 +180,7 @@ export class VaultConnection {
   ): Promise<T> {
     if (this.#breaker.isOpen) {
       if (call === WANTED) this.#options.onWanted?.();
-      const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
+      const reason = `it is not used until it answers again; last failure: ${this.#breaker.reason}`;
       const context = this.#context(call, timeoutMs);
       return Promise.reject(new TierkvError("VAULT_DOWN", { ...context, reason }));
     }

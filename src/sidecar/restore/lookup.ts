@@ -74,12 +74,14 @@ export async function lookUp(
     "lookup_hits",
     questions.reduce((sum, { held, count }) => sum + countBits(held, count), 0),
   );
+  const { isCounted = true } = context;
   const answers = questions.map((question) => {
     const { group, count, held, places, keyOf, asked } = question;
-    if (!isUnbroken(held, count)) countHoles(group, held, places, context, silent);
+    // A look-up of single vaults, or of windows' first blocks, finds gaps that are none.
+    if (isCounted && !isUnbroken(held, count)) countHoles(group, held, places, context, silent);
     const onMoved = (vault: number): void => {
       const gate = context.gates[group.class][vault];
-      if (gate !== undefined) gate.moved += 1;
+      if (isCounted && gate !== undefined) gate.moved += 1;
     };
     return { keyOf, held, offers: offersOf(count, places, asked, onMoved) };
   });

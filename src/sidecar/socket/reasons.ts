@@ -13,7 +13,7 @@ const UNASKED_TEXTS = {
   not_reading: "the request asks that no prefix cache is read",
   unnamed:
     "the engine's blocks have no name yet: it is hashing its model's weights, or `tierkv status` shows why it stores nothing",
-  too_many: "more requests are under way than the shim keeps count of",
+  too_many: "more requests are under way at the engine than the connector counts",
 } as const;
 
 export type UnaskedReason = keyof typeof UNASKED_TEXTS;

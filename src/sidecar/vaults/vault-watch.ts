@@ -1,4 +1,5 @@
 // Owns the vaults' statistics for displays: fetched only while one looks, and never in the path of a request.
+import { toTierkvError } from "../../base/errors.ts";
 import { STATUS_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { VAULT_SEEN_MS } from "../../base/limits/seen.ts";
 import { nowMs } from "../../base/time.ts";
@@ -64,6 +65,8 @@ interface Answer {
 export class VaultWatch {
   readonly #vaults: VaultClients;
   readonly #seen = new Map<BlockStore, Answer>();
+  /** When the latest look ended for each vault, and why without an answer; empty: with one. */
+  readonly #ended = new Map<BlockStore, { atMs: number; trouble: string }>();
   readonly #onLook: () => void;
   #askedMs: number | null = null;
 
@@ -81,6 +84,17 @@ export class VaultWatch {
       : { ageMs: Math.round(nowMs() - answer.atMs), ...answer.seen };
   }
 
+  /** Milliseconds since the start of the latest look that has ended for this vault; null: none has. */
+  lookedMs(client: BlockStore): number | null {
+    const ended = this.#ended.get(client);
+    return ended === undefined ? null : Math.round(nowMs() - ended.atMs);
+  }
+
+  /** Why the latest look that ended got no answer; empty: it got one, or none has ended. */
+  trouble(client: BlockStore): string {
+    return this.#ended.get(client)?.trouble ?? "";
+  }
+
   /** Refreshes the answers, because a display looks at them. */
   look(): void {
     this.#onLook();
@@ -90,15 +104,18 @@ export class VaultWatch {
   }
 
   async #ask(client: BlockStore): Promise<void> {
+    let atMs = nowMs();
     try {
       // The first call opens a connection, so its time is no round trip.
       if (!this.#seen.has(client)) await client.stats?.(STATUS_TIMEOUT_MS);
-      const atMs = nowMs();
+      atMs = nowMs();
       const seen = await seenOf(client);
       if (seen !== null) this.#seen.set(client, { seen, atMs });
-    } catch {
-      // The client's state shows the failure; the old answer is no longer true.
+      this.#ended.set(client, { atMs, trouble: "" });
+    } catch (error) {
+      // The old answer is no longer true; the client's own state needs several failures.
       this.#seen.delete(client);
+      this.#ended.set(client, { atMs, trouble: toTierkvError(error).message });
     }
   }
 }

@@ -92,6 +92,7 @@ test("one vault that is down does not keep the other from being flushed", async 
         number: expect.any(Number) as number,
         byHand: null,
         error: null,
+        later: false,
       },
       {
         target: "ssm_cold",
@@ -100,6 +101,7 @@ test("one vault that is down does not keep the other from being flushed", async 
         number: 0,
         byHand: null,
         error: expect.stringContaining("ssm vault at 127.0.0.1:1 does not answer") as string,
+        later: false,
       },
     ],
   });

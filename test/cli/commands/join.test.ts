@@ -91,6 +91,7 @@ describe("a vault and a join", () => {
     expect(exitCode).toBe(0);
     const address = `127.0.0.1:${started.port}`;
     expect(stdout).toContain(`joined the kv and ssm vault at ${address} as ${MACHINE}`);
+    expect(stdout).toContain("starts again: restart its service, or run `pkill -f 'sidecar");
     const kept = join(home, ".config", "tierkv", "vaults", `127.0.0.1_${started.port}`);
     expect(modeOf(kept)).toBe("700");
     for (const name of ["vault.pem", "token"]) expect(modeOf(kept, name)).toBe("600");

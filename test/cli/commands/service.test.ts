@@ -63,9 +63,11 @@ describe.skipIf(process.platform !== "linux")("on Linux", () => {
     onTestFinished(() => void vi.unstubAllEnvs());
     const { exitCode, stderr } = await run("service", "install", "vault", "--user");
     const why = "`systemctl --user daemon-reload`: this machine has no systemctl";
-    const said = `tierkv: ${unit} is written, but not started: ${why} (SYSTEM)\n`;
+    const fix = "mend that and run this again, or start `tierkv vault` by other means";
+    const said = `tierkv: ${unit} is written, but not started: ${why}; ${fix} (SYSTEM)\n`;
     expect([exitCode, stderr]).toEqual([1, said]);
-    expect((await run("service", "status")).stdout).toContain("this machine has no systemctl");
+    const status = await run("service", "status");
+    expect(status.stdout).toContain("not known: this machine has no systemctl");
     expect((await run("service", "uninstall", "vault", "--user")).exitCode).toBe(0);
     expect(existsSync(unit)).toBe(false);
   });
@@ -99,6 +101,14 @@ describe.skipIf(process.platform !== "linux")("on Linux", () => {
     expect(advice(service)).toEqual([own]);
     expect(advice({ ...service, runAs: "a" })).toEqual(["`tierkv status` says how it is"]);
   });
+});
+
+test("without --purge nobody is told that there is no configuration", async () => {
+  const { exitCode, stdout } = await run("uninstall", "--user");
+  expect([exitCode, existsSync(config)]).toEqual([0, true]);
+  expect(stdout).toBe(
+    "nothing to remove: no service of tierKV is here; --purge also removes records, secrets and configuration\n",
+  );
 });
 
 test("a purge takes whole folders of ours, our own files elsewhere, and nothing besides", async () => {

@@ -95,6 +95,7 @@ test("one that has left says so, and without any the exit code is 1", async () =
     tier: "vault" as const,
     state: "up",
     trouble: "",
+    lookedMs: null,
     lanes: "up",
     isLent: false,
     share: 0,
@@ -105,7 +106,7 @@ test("one that has left says so, and without any the exit code is 1", async () =
     counts: null,
     seen: null,
   };
-  expect(shown([row])[1]).toMatch(/^kv +a:1 +dns +up +left +3 +2 +-/);
+  expect(shown([row])[1]).toMatch(/^kv +a:1 +- +up +left +3 +2 +-/);
   expect(shown([{ ...row, isDraining: true }])[1]).toMatch(/^kv +a:1 +dns +up +drains +3 +2 +-/);
   const behind = { address: "s3://bucket/x", state: "up", trouble: "" };
   const [, first, second] = shown([{ ...row, behind }]);

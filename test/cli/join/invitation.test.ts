@@ -28,6 +28,8 @@ test.each([true, false])(
     const { stateDir, said } = announced(true, json);
     const [, line = ""] = /(tierkv join [\w.-]+)/.exec(said) ?? [];
     expect(decodeJoinCode(line)).toMatchObject({ address: "10.1.2.3:5", secret: SECRET });
+    if (!json)
+      expect(said).toMatch(/^to let one engine's machine in, .* within a day:\ntierkv join /);
     expect(() => statSync(join(stateDir, "invitation"))).toThrow("ENOENT");
   },
 );

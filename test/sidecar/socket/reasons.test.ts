@@ -1,4 +1,5 @@
 // Owns the proof that every cause has its own answer: each is caused at a real sidecar, and `explain` tells them apart.
+import { readFileSync } from "node:fs";
 import { afterAll, describe, expect, test, vi } from "vitest";
 import { TierkvError } from "../../../src/base/errors.ts";
 import { VaultClient } from "../../../src/client/vault/vault-client.ts";
@@ -250,6 +251,20 @@ test("no two reasons share a sentence", () => {
   const texts = Object.values(REASONS);
   expect(new Set(texts).size).toBe(texts.length);
   expect(reasonText("dropped_system")).toContain("offered and not stored: system");
+});
+
+test("no-hits.md has a row for each reason, and names no other", () => {
+  const page = readFileSync(new URL("../../../docs/how-to/no-hits.md", import.meta.url), "utf8");
+  const rows = [...page.matchAll(/^\| (`[^|]+) \| ([^|]+) \|/gm)];
+  const wordsOf = (cell: string): string[] =>
+    [...cell.matchAll(/`([a-z_]+)`/g)].map(([, word = ""]) => word);
+  const named = rows.flatMap(([, cell = ""]) => wordsOf(cell));
+  const isDropped = (word: string): boolean => word.startsWith("dropped_");
+  const all = Object.keys(REASONS);
+  expect([...new Set(named)].toSorted()).toEqual(all.filter((word) => !isDropped(word)).toSorted());
+  const [, , dropped = ""] = rows.find(([row]) => row.includes("`dropped_...`"))!;
+  expect(wordsOf(dropped).length).toBeGreaterThan(3);
+  for (const word of wordsOf(dropped)) expect(all).toContain(`dropped_${word}`);
 });
 
 const DONE = {

@@ -1,4 +1,4 @@
-"""Memory that no GPU pins, where SGLang's LoRA pins it without asking for a GPU; a plug-in of SGLang."""
+"""Memory that no GPU pins, where SGLang pins it without asking for a GPU: in its LoRA and its storage in files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def _as_it_is(tensor: torch.Tensor, *_device: Any) -> torch.Tensor:
 
 
 def install() -> None:
-    """Replace what the modules of LoRA call."""
+    """Replace what these modules call; a plug-in of SGLang."""
     from sglang.srt.lora import layers  # noqa: PLC0415 - after SGLang's set-up
     from sglang.srt.lora.backend import torch_backend  # noqa: PLC0415
+    from sglang.srt.mem_cache.pool_host import mha, mla  # noqa: PLC0415
 
     setattr(torch.Tensor, "pin_memory", _as_it_is)  # noqa: B010 - its type is another
-    for module in (layers, torch_backend):
+    for module in (layers, torch_backend, mha, mla):
         module.torch = _Torch()

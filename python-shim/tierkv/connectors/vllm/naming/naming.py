@@ -10,18 +10,13 @@ from tierkv.connectors.vllm.api.resolved import CANONICAL, Resolved, agreed
 from tierkv.connectors.vllm.link.counters import Counters
 from tierkv.connectors.vllm.link.frames import Frame
 from tierkv.connectors.vllm.naming import namespace
+from tierkv.connectors.vllm.naming.fidelity import other_fidelity
 from tierkv.connectors.vllm.naming.weights import Weights
 
 log = logging.getLogger("tierkv.shim")
 
 #: The report that a sidecar assumes before the first one.
 _UNTOLD: Frame = {"naming": {"percent": 0, "refused": ""}}
-
-#: Shown by `tierkv status` and logged. What the engine computed from rounded blocks lies in its own cache.
-OTHER_FIDELITY = (
-    "the engine holds blocks that were rounded, and its sidecar now stores blocks in another form;"
-    " restart the engine, or the sidecar with its earlier [turbo_quant], [codec] and certificates"
-)
 
 
 class Naming:
@@ -176,9 +171,7 @@ class Naming:
     @property
     def _other_fidelity(self) -> str:
         """Say that this engine holds blocks of another form than its sidecar now stores; empty: it does not."""
-        if self._fidelity is None or self._lossy_past in (0, self._fidelity):
-            return ""
-        return OTHER_FIDELITY
+        return other_fidelity(self._lossy_past, self._fidelity)
 
     def _complain(self) -> str:
         """Give why there is no name, and log a reason that is new."""

@@ -1,0 +1,52 @@
+// Owns a command's calls to vaults: whom it waits for is said after two seconds, and one that does not answer is told as `tierkv status` tells it.
+import { silent } from "../../base/log.ts";
+import type { Vault } from "../../client/vault.ts";
+import { securityFor } from "../../cluster/credentials.ts";
+import type { VaultTarget } from "../../cluster/targets.ts";
+import { askVault, helloAll } from "../../cluster/vault-link.ts";
+import type { Hello, VaultLink } from "../../cluster/vault-link.ts";
+import type { Config } from "../../config/config.ts";
+import { diagnosed, sayHello } from "../../diagnosis/reach.ts";
+import type { Call } from "../shell/call.ts";
+import { whileWaiting } from "../shell/progress.ts";
+
+/** Sends a hello. Throws VAULT_UNREACHED with the diagnosis, or the vault's own error. */
+export const greet: Hello = async ({ client, isTls }) => {
+  await sayHello(client, isTls);
+};
+
+/** Greets all, and resolves to the function that closes them. Throws the first error. */
+export async function greetAll(
+  { io }: Pick<Call, "io">,
+  links: readonly VaultLink[],
+): Promise<() => void> {
+  const waiting = new Set<Vault>(links.map(({ client }) => client));
+  const hello: Hello = async (link) => {
+    await greet(link);
+    waiting.delete(link.client);
+  };
+  const whom = (): string => Array.from(waiting, ({ address }) => address).join(", ");
+  return await whileWaiting(io, whom, () => helloAll(links, hello));
+}
+
+type Method<Request, Reply> = Parameters<typeof askVault<Request, Reply>>[2];
+
+/** Makes one call with this machine's credentials for the vault. Throws VAULT_UNREACHED with the diagnosis, or the vault's own error. */
+export async function askOne<Request, Reply>(
+  { io }: Pick<Call, "io">,
+  config: Config,
+  target: VaultTarget,
+  method: Method<Request, Reply>,
+  request: Request,
+): Promise<Reply> {
+  const { address } = target;
+  const isTls = securityFor(config, target, silent) !== null;
+  const ask = async (): Promise<Reply> => {
+    try {
+      return await askVault(config, target, method, request);
+    } catch (error) {
+      throw await diagnosed(error, { name: "the", address }, isTls);
+    }
+  };
+  return await whileWaiting(io, () => address, ask);
+}
