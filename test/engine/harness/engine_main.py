@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import socket
 
 Json = dict[str, Any]
+#: Of setns(2): a network.
+_CLONE_NEWNET = 0x4000_0000
 _DEFAULTS: Json = {
     "skip_tokenizer_init": True,
     "enforce_eager": True,
@@ -26,6 +29,8 @@ class Host:
     """One engine and handles on its parts, None where it runs in several processes; `worker` where there are ranks."""
 
     def __init__(self, config: Json) -> None:
+        if "space" in config:
+            _enter(config["space"])
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(config.get("processes", False)))
         os.environ.update(config.get("environment", {}))
         for name, value in config.get("shim_limits", {}).items():
@@ -121,6 +126,15 @@ def _parse(launch_line: list[str]) -> Json:
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     given, default = vars(parser.parse_args(launch_line)), vars(parser.parse_args([]))
     return {name: value for name, value in given.items() if value != default[name]}
+
+
+def _enter(space: str) -> None:
+    """Moves this process to the network at a path, before it has a second thread, which would stay behind."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    held = os.open(space, os.O_RDONLY)
+    if libc.setns(held, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), f"entering {space}")
+    os.close(held)
 
 
 def _redirect(path: str) -> None:

@@ -78,6 +78,10 @@ class Machines:
                 _run("ip", "-n", space, "link", "set", link, "mtu", MTU, "up")
             _run("ip", "-n", near, "route", "add", f"{STORE}/32", "dev", link)
 
+    def path(self, name: str) -> str:
+        """Return the path by which a process enters the network of a machine."""
+        return f"/var/run/netns/{self._spaces[name]}"
+
     def _under(self, name: str) -> list[str]:
         return ["ip", "netns", "exec", self._spaces[name]]
 
@@ -106,11 +110,11 @@ class Machines:
         return f"valkey://{STORE}:{VALKEY_PORT}"
 
     def ask_valkey(self, command: str) -> str:
-        """Return a server's whole answer to one inline command; bytes of keys are not kept."""
+        """Return a server's whole answer to one inline command, a character for each byte, as keys are no text."""
         with socket.socket(socket.AF_UNIX) as link:
             link.connect(str(self._valkey_socket))
             link.sendall(f"{command}\r\nQUIT\r\n".encode())
-            return b"".join(iter(lambda: link.recv(65_536), b"")).decode()
+            return b"".join(iter(lambda: link.recv(65_536), b"")).decode("latin-1")
 
     def start_side(self, name: str, address: str) -> Side:
         """Start the sidecar of a machine, `a` or `b`, before the store at this address."""

@@ -9,7 +9,7 @@ use redis::cluster_routing::Slot;
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::lane::wire::Alive;
 use tierkv_core::limits::{
-    VALKEY_CONNECTIONS_MAX, VALKEY_NODE_PAUSE_MS, VALKEY_NODE_SILENT_MS, VALKEY_NODES_MAX,
+    VALKEY_IDLE_MAX, VALKEY_NODE_PAUSE_MS, VALKEY_NODE_SILENT_MS, VALKEY_NODES_MAX,
     VALKEY_SLOTS_EVERY_MS,
 };
 
@@ -55,7 +55,7 @@ impl Node {
     /// Keeps a connection whose answers are all read.
     pub fn keep(&self, connection: Connection) {
         let mut idle = lock(&self.idle);
-        if idle.len() < VALKEY_CONNECTIONS_MAX * 2 {
+        if idle.len() < VALKEY_IDLE_MAX {
             idle.push(connection);
         }
     }

@@ -1,0 +1,60 @@
+//! Owns the proof that connections to Valkey stay open for the next requests, as one that is made anew begins slowly.
+
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+
+use redis::InfoDict;
+use support::bench::{ACCEPTED, Bench, SOON, statuses};
+use support::server::{Server, program, until};
+use tierkv_cold::desk::Work;
+use tierkv_cold::valkey::{Options, Valkey};
+use tierkv_core::limits::{COLD_FETCH_THREADS, VALKEY_CONNECTIONS_MAX};
+
+/// Connections of this machine to a port, as the kernel has them.
+fn established(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let remote = format!(":{port:04X}");
+    let is_one = |line: &&str| {
+        let mut words = line.split_whitespace().skip(2);
+        words.next().is_some_and(|to| to.ends_with(&remote)) && words.next() == Some("01")
+    };
+    table.lines().filter(is_one).count()
+}
+
+#[test]
+fn what_all_requests_use_at_once_stays_open_for_the_next() {
+    let Some(program) = program() else { return };
+    let server = Server::start(&program, &[]);
+    let options = Options { class: 1, ..Options::default() };
+    let bench = Bench::of(Arc::new(Valkey::open(&server.address(), options).unwrap()));
+    let blocks: Vec<u32> = (0..16).collect();
+    assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 16]);
+    let mut client = server.client();
+    let mut made = || -> usize {
+        let info: InfoDict = redis::cmd("INFO").arg("stats").query(&mut client).unwrap();
+        info.get("total_connections_received").unwrap()
+    };
+    let before = made();
+    let most = COLD_FETCH_THREADS * VALKEY_CONNECTIONS_MAX;
+    for _ in 0..3 {
+        // So that no request ends before all have begun.
+        server.freeze(true);
+        let fetch = || {
+            let (goal, leases) = bench.targets(&blocks);
+            (bench.desk.begin(Work::Fetch(goal), SOON, bench.asker).unwrap(), leases)
+        };
+        let begun: Vec<_> = (0..COLD_FETCH_THREADS).map(|_| fetch()).collect();
+        until("all connections", || established(server.port) >= most);
+        server.freeze(false);
+        for (request, leases) in begun {
+            let done = statuses(bench.outcome(request).unwrap());
+            bench.check(&blocks, &leases, &done);
+            assert_eq!(done, vec![ACCEPTED; 16]);
+        }
+    }
+    let anew = made() - before;
+    assert!(anew <= most, "{anew} connections, where {most} are used at once");
+}
