@@ -43,12 +43,14 @@ test("a sidecar with an older list than the configuration is told of, whichever 
   const { path, look } = await open();
   const { kvCold } = loadConfig(path, {}).cluster;
   const known = kvCold[0]!.text;
-  const said = async (list: readonly string[], isOfBoth: boolean): Promise<string[]> => {
+  const said = async (addresses: readonly string[], isOfBoth: boolean): Promise<string[]> => {
     const seen = await look();
-    const { cluster } = loadConfig(configOf(list.join('", "'), seen.config.sidecar.socket), {});
-    const { kvCold } = cluster;
-    const ssmCold = isOfBoth ? kvCold : [];
-    const config = { ...seen.config, cluster: { ...seen.config.cluster, kvCold, ssmCold } };
+    const { cluster } = loadConfig(
+      configOf(addresses.join('", "'), seen.config.sidecar.socket),
+      {},
+    );
+    const list = { kvCold: cluster.kvCold, ssmCold: isOfBoth ? cluster.kvCold : [] };
+    const config = { ...seen.config, cluster: { ...seen.config.cluster, ...list } };
     return findings({ ...seen, config }).map(({ code, text }) => `${code} ${text}`);
   };
   expect(await said([known], false)).toEqual([]);

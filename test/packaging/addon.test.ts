@@ -39,7 +39,7 @@ test("without rustup the error names the target and the fix", () => {
 
 /** Makes an environment whose pip writes what it was asked for. */
 const VENV =
-  'cd "${0%/*}"; /bin/mkdir -p "$3/bin"; printf "#!/bin/sh\\necho \"\\$@\" > $3/asked" > "$3/bin/pip"; /bin/chmod +x "$3/bin/pip"';
+  'cd "${0%/*}"; /bin/mkdir -p "$3/bin"; printf "#!/bin/sh\\necho \\$@ > $3/asked" > "$3/bin/pip"; /bin/chmod +x "$3/bin/pip"';
 
 test("a checkout without an engine's environment packs wheels in one of its own", () => {
   const dir = machine({ python3: VENV });
