@@ -26,7 +26,7 @@ export function describe(account: Explained, text: DivergenceText | null = null)
 /** Returns the choice and its reason; where a load brought less than was chosen, how much it brought and why no more. */
 function outcome(account: Explained, reason: string): string {
   const { choice, startTokens, chosenTokens, loadedTokens, end } = account;
-  // What is computed lies behind the chosen tokens, so a place would read as its end.
+  // Computing begins behind the chosen tokens, so a place here would read as its end.
   if (chosenTokens === null || choice === "recomputed") return `${choice}: ${reasonText(reason)}`;
   const loaded = loadedTokens ?? 0;
   const isWhole = end === null || end === "complete" || startTokens + loaded >= chosenTokens;
