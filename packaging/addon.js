@@ -6,7 +6,9 @@ import { join } from "node:path";
 import { at } from "../.ci/lib/paths.js";
 import { call } from "./call.js";
 
-const COMPILER = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1", "setuptools==78.1.1"];
+/** Packs wheels; its version decides their bytes. */
+const PACKER = ["setuptools==78.1.1"];
+const COMPILER = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1", ...PACKER];
 /** Checkers of finished wheels. */
 const CHECKERS = ["auditwheel==6.8.2", "twine==7.0.0"];
 const CRATES = join(process.env.CARGO_HOME ?? join(homedir(), ".cargo"), "registry", "src");
@@ -23,16 +25,21 @@ const MUSL_FLAGS = ["-Ctarget-feature=-crt-static"];
 
 /** Returns the folder of a Python environment with the cross compiler, made where absent. */
 export function compilerIn(folder) {
+  process.stdout.write(`compiler: ${COMPILER.join(", ")}, into ${folder} (100 MB at first)\n`);
+  return environmentIn(folder, [...COMPILER, ...CHECKERS]);
+}
+
+/** Returns the folder of a Python environment that packs wheels: set-up's (`prepared`) where that is there, else one in `folder`. */
+export function packerIn(folder, prepared) {
+  if (existsSync(join(prepared, "python"))) return prepared;
+  process.stdout.write(`packer: ${PACKER.join(", ")}, into ${folder}\n`);
+  return environmentIn(folder, PACKER);
+}
+
+function environmentIn(folder, packages) {
   const bin = join(folder, "bin");
   if (!existsSync(join(bin, "pip"))) call("python3", ["-m", "venv", folder]);
-  process.stdout.write(`compiler: ${COMPILER.join(", ")}, into ${folder} (100 MB at first)\n`);
-  call(join(bin, "pip"), [
-    "install",
-    "--quiet",
-    "--disable-pip-version-check",
-    ...COMPILER,
-    ...CHECKERS,
-  ]);
+  call(join(bin, "pip"), ["install", "--quiet", "--disable-pip-version-check", ...packages]);
   return bin;
 }
 

@@ -13,7 +13,7 @@ import {
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { VENV_BIN, at } from "../.ci/lib/paths.js";
-import { compile, compilerIn } from "./addon.js";
+import { compile, compilerIn, packerIn } from "./addon.js";
 import { manifest, writeProgram } from "./bundle.js";
 import { checkWheels } from "./checks.js";
 import { makePlatformPackage, makeProgramPackage } from "./npm.js";
@@ -72,8 +72,9 @@ writeFileSync(join(folder, SUMS), "");
 
 const bundled = await writeProgram(program);
 say(`program: ${bundled.length} npm packages bundled`);
-const compiler = values.addon === undefined ? compilerIn(at(".venv-packaging")) : null;
-const python = join(compiler ?? VENV_BIN, "python");
+const tools = at(".venv-packaging");
+const compiler = values.addon === undefined ? compilerIn(tools) : null;
+const python = join(compiler ?? packerIn(tools, VENV_BIN), "python");
 for (const target of targets) {
   const addon = values.addon ?? join(folder, addonName(target));
   if (compiler !== null) compile(target, addon, compiler);

@@ -176,6 +176,9 @@ function seenCells(name, lanes, seen) {
   ];
 }
 
+/** 0 predicts nothing: nothing was measured yet, or what lies here needs no fetch. */
+const showPredicted = (ms) => showMs(ms || null);
+
 export function showRestores(at, restores) {
   const rows = restores
     .slice(-20)
@@ -185,8 +188,8 @@ export function showRestores(at, restores) {
       req,
       String(loadedTokens ?? 0),
       choice,
-      `${showMs(actual.fetch)} (${showMs(predicted.fetch)})`,
-      `${showMs(actual.load)} (${showMs(predicted.load)})`,
+      `${showMs(actual.fetch)} (${showPredicted(predicted.fetch)})`,
+      `${showMs(actual.load)} (${showPredicted(predicted.load)})`,
       showMs(saved),
     ]);
   table(

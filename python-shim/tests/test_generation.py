@@ -242,7 +242,7 @@ def test_a_prompt_waits_for_the_weights_half_as_long_as_it_would_compute(bench: 
     bench.new(Request("a", 41))
     bench.prefetch()
     assert bench.shim.reset_cache()
-    request = bench.new(Request("b", 41))
+    request = bench.new(Request("b", 41, kv_transfer_params={"tierkv": {}}))
     plan = bench.shim._book.get("b")
     assert plan is not None
     bench.shim._budget.stall_s = 0.0
@@ -258,3 +258,7 @@ def test_a_prompt_waits_for_the_weights_half_as_long_as_it_would_compute(bench: 
         None,
         "weights_unread",
     ]
+    # The client's report has the sidecar's word.
+    assert bench.shim.request_finished(request) == {
+        "tierkv": {"restored_tokens": 0, "why": "weights_unread"}
+    }

@@ -92,3 +92,7 @@ export function table(rows: readonly (readonly string[])[], indent = ""): string
     return (indent + cells.join("  ")).trimEnd();
   });
 }
+
+/** How to have a sidecar read its configuration again. */
+export const RESTART_SIDECAR =
+  "restart its service, or run `pkill -f 'sidecar --exit-when-idle'` if an engine started it";

@@ -26,7 +26,8 @@ export function describe(account: Explained, text: DivergenceText | null = null)
 /** Returns the choice and its reason; where a load brought less than was chosen, how much it brought and why no more. */
 function outcome(account: Explained, reason: string): string {
   const { choice, startTokens, chosenTokens, loadedTokens, end } = account;
-  if (chosenTokens === null) return `${choice}: ${reasonText(reason)}`;
+  // Computing begins behind the chosen tokens, so a place here would read as its end.
+  if (chosenTokens === null || choice === "recomputed") return `${choice}: ${reasonText(reason)}`;
   const loaded = loadedTokens ?? 0;
   const isWhole = end === null || end === "complete" || startTokens + loaded >= chosenTokens;
   if (choice !== "loaded" || isWhole)
@@ -49,6 +50,8 @@ function rowsOf(account: Explained, reason: string): Row[] {
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   const asked = `${account.askedTokens} tokens, the engine held ${account.startTokens}`;
   const loading = `${shown(actual.load)}, ${foretold(predicted.load)}`;
+  const isLoaded = actual.load !== null || (account.loadedTokens ?? 0) > 0;
+  const isForetold = predicted.compute !== null || predicted.recompute !== null;
   const computing = `predicted ${shown(predicted.compute)} for the rest`;
   return [
     ["asked", true, `${asked}; look-up ${shown(actual.lookup)}`],
@@ -61,8 +64,8 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["room", windows > 1, `larger than shared memory: its blocks come in ${windows} windows`],
     ["room", roomTokens !== null, `shared memory holds ${roomTokens} of them: ${ROOM_FIX}`],
     ["fetch", true, fetching(account)],
-    ["load", true, `${loading}; loaded ${account.loadedTokens ?? 0} tokens`],
-    ["compute", true, `${computing}, ${shown(predicted.recompute)} for all`],
+    ["load", isLoaded, `${loading}; loaded ${account.loadedTokens ?? 0} tokens`],
+    ["compute", isForetold, `${computing}, ${shown(predicted.recompute)} for all`],
     ...forms.map((form): Row => ["stored", true, `as ${showForm(form)} (${form.address})`]),
     ["form", fidelity !== undefined, fidelity === undefined ? "" : showFidelity(fidelity)],
     ["block", true, block === "" ? "-" : block],
@@ -105,7 +108,9 @@ const ENDS: Readonly<Record<DoneReason, string>> = {
 function fetching(account: Explained): string {
   const { actual, predicted, heldTokens, startTokens, placedTokens, end } = account;
   const isEmpty = (heldTokens ?? 0) <= startTokens && (placedTokens ?? 0) <= startTokens;
-  if (isEmpty && actual.fetch === null && end !== null) return "nothing held, nothing fetched";
+  // The time of a fetch of nothing is that of the look-up's end.
+  const isNothing = end === "end_of_hit" || (end !== null && actual.fetch === null);
+  if (isEmpty && isNothing) return "nothing held, nothing fetched";
   const time = `${shown(actual.fetch)}, ${foretold(predicted.fetch)}`;
   return `${time}; ${end === null ? "not ended yet" : ENDS[end]}, ${placed(account)}`;
 }

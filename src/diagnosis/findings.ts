@@ -1,7 +1,7 @@
 // Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
 import { arenaBytesFor } from "../arena/sizing.ts";
 import { isNames, storeKind } from "../base/hosts.ts";
-import { showBytes } from "../base/text.ts";
+import { RESTART_SIDECAR, showBytes } from "../base/text.ts";
 import type { StoreNode } from "../client/source.ts";
 import { hasTwoPlaces, ONE_PLACE, OWN_VAULT } from "../cluster/targets.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
@@ -218,18 +218,24 @@ function bucketDown({ sidecar, targets }: Seen): Finding[] {
 function sidecarStale({ sidecar, config }: Seen): Finding[] {
   if (sidecar === null) return [];
   const { kvCold, ssmCold } = config.cluster;
-  return Object.entries({ kv: kvCold, ssm: ssmCold }).flatMap(([name, list]) => {
+  const keys = new Map<string, string[]>();
+  for (const [name, list] of Object.entries({ kv: kvCold, ssm: ssmCold })) {
     const listed = list.map(({ text }) => text).filter((text) => HOST_AND_PORT.test(text));
     const used = vaultsOf(sidecar).filter((vault) => vault.name === name);
     // Without a list the sidecar has a vault of its own.
-    if (listed.length === 0 || listed.length < list.length) return [];
-    const of = `[cluster] ${name}_cold`;
+    if (listed.length === 0 || listed.length < list.length) continue;
     const missing = listed.filter((text) => !used.some(({ address }) => address === text));
     const left = used.filter(({ address }) => !listed.includes(address));
-    return [
-      ...missing.map((text) => `does not use ${text}, which ${of} names`),
-      ...left.map(({ address }) => `still uses ${address}, which ${of} does not name`),
-    ].map((what) => note("sidecar_stale", `the running sidecar ${what}: start it again`));
+    const told = [
+      ...missing.map((text) => `does not use ${text}, which the configuration names`),
+      ...left.map(({ address }) => `still uses ${address}, which the configuration does not name`),
+    ];
+    // A vault is usually in both lists, and one line tells of it.
+    for (const what of told) keys.set(what, [...(keys.get(what) ?? []), `${name}_cold`]);
+  }
+  return [...keys].map(([what, of]) => {
+    const text = `the running sidecar ${what} ([cluster] ${of.join(", ")})`;
+    return note("sidecar_stale", `${text}: ${RESTART_SIDECAR}`);
   });
 }
 

@@ -43,16 +43,22 @@ test("a sidecar with an older list than the configuration is told of, whichever 
   const { path, look } = await open();
   const { kvCold } = loadConfig(path, {}).cluster;
   const known = kvCold[0]!.text;
-  const said = async (list: readonly string[]): Promise<string[]> => {
+  const said = async (addresses: readonly string[], isOfBoth: boolean): Promise<string[]> => {
     const seen = await look();
-    const { cluster } = loadConfig(configOf(list.join('", "'), seen.config.sidecar.socket), {});
-    const config = { ...seen.config, cluster: { ...seen.config.cluster, kvCold: cluster.kvCold } };
+    const { cluster } = loadConfig(
+      configOf(addresses.join('", "'), seen.config.sidecar.socket),
+      {},
+    );
+    const list = { kvCold: cluster.kvCold, ssmCold: isOfBoth ? cluster.kvCold : [] };
+    const config = { ...seen.config, cluster: { ...seen.config.cluster, ...list } };
     return findings({ ...seen, config }).map(({ code, text }) => `${code} ${text}`);
   };
-  expect(await said([known])).toEqual([]);
-  expect(await said(["127.0.0.1:7"])).toEqual([
-    expect.stringMatching(/^sidecar_stale .* does not use 127\.0\.0\.1:7, .*: start it again$/),
-    expect.stringContaining(`still uses ${known}`),
+  expect(await said([known], false)).toEqual([]);
+  expect(await said(["127.0.0.1:7"], true)).toEqual([
+    expect.stringMatching(
+      /^sidecar_stale .* does not use 127\.0\.0\.1:7, .* \(\[cluster\] kv_cold, ssm_cold\): restart its service, or run `pkill/,
+    ),
+    expect.stringMatching(`still uses ${known}, .* \\(\\[cluster\\] kv_cold\\): restart`),
   ]);
 });
 

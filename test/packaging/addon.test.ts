@@ -1,8 +1,8 @@
-// Owns the proof that packages are built with a Rust that rustup did not install, and that a missing standard library is named.
+// Owns the proof that packages are built with a Rust that rustup did not install and without an engine's environment, and that a missing standard library is named.
 import { chmodSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test, vi } from "vitest";
-import { addStandardLibrary } from "../../packaging/addon.js";
+import { addStandardLibrary, packerIn } from "../../packaging/addon.js";
 import { testDirectory } from "../support/sidecars.ts";
 
 afterEach(() => vi.unstubAllEnvs());
@@ -35,4 +35,20 @@ test("without rustup the error names the target and the fix", () => {
   expect(() => addStandardLibrary("aarch64-apple-darwin")).toThrow(
     /^Rust has no standard library for aarch64-apple-darwin \(rustup cannot be run: .*\): install Rust from rustup\.rs/,
   );
+});
+
+/** Makes an environment whose pip writes what it was asked for. */
+const VENV =
+  'cd "${0%/*}"; /bin/mkdir -p "$3/bin"; printf "#!/bin/sh\\necho \\$@ > $3/asked" > "$3/bin/pip"; /bin/chmod +x "$3/bin/pip"';
+
+test("a checkout without an engine's environment packs wheels in one of its own", () => {
+  const dir = machine({ python3: VENV });
+  const own = join(dir, "own");
+  expect(packerIn(own, join(dir, "none"))).toBe(join(own, "bin"));
+  expect(readFileSync(join(own, "asked"), "utf8")).toMatch(/^install .* setuptools==\S+\n$/);
+});
+
+test("set-up's environment packs wheels where it is there", () => {
+  const prepared = machine({ python: "" });
+  expect(packerIn("/nowhere", prepared)).toBe(prepared);
 });

@@ -1,6 +1,7 @@
 // Owns `tierkv join`: lets this machine into the vault that printed the line.
 import { TierkvError } from "../../base/errors.ts";
 import { JOIN_CODE_CHARS_MAX } from "../../base/limits/access.ts";
+import { RESTART_SIDECAR } from "../../base/text.ts";
 import { decodeJoinCode } from "../join/join-code.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
@@ -52,7 +53,7 @@ async function joinVault(call: Call): Promise<boolean> {
     line,
     isKnown
       ? "a running sidecar uses the new token when it next connects, within seconds"
-      : "a sidecar that runs now uses the vault once it starts again: restart its service, or run `pkill -f 'sidecar --exit-when-idle'` if an engine started it",
+      : `a sidecar that runs now uses the vault once it starts again: ${RESTART_SIDECAR}`,
   ];
   call.print({ event: "joined", address, name: credential.name, classes, path, isDone }, lines);
   return isDone;

@@ -144,14 +144,20 @@ function add(sum: Sum, { promptTokens, restoredTokens, cachedTokens, savedMs }: 
   sum.savedMs += savedMs;
 }
 
+const NOTHING_STORED =
+  "          only whole blocks are stored: the prompts may be shorter than a block, or the engine held them already;\n" +
+  "          `tierkv explain` says it of each, and `tierkv status` whether the engine stores at all";
+
 function describe(sum: Sum): string[] {
   const { prompts, failed, reason, promptTokens, restoredTokens, computedTokens, savedMs } = sum;
   const time = savedMs > 0 ? `, which saved ${showMs(savedMs)}` : "";
+  const isNothing = sum.savedBlocks === 0 && restoredTokens === 0 && failed < prompts;
   return [
     `${prompts - failed} of ${prompts} prompts with ${promptTokens} tokens`,
     `computed: ${computedTokens} tokens at most`,
     `restored: ${restoredTokens} tokens${time}`,
     `stored:   ${sum.savedBlocks === null ? "not known: no sidecar answers here" : `${sum.savedBlocks} blocks`}`,
+    ...(isNothing ? [NOTHING_STORED] : []),
     ...(reason === null ? [] : [`failed:   ${failed}, the first: ${reason}`]),
   ];
 }

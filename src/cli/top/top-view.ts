@@ -243,8 +243,9 @@ function notLookedUp(counters: Readonly<Record<string, number>>): string[] {
 
 function describeRestores(restores: readonly Account[]): string[] {
   if (restores.length === 0) return ["latest restores", "none yet"];
+  // 0 predicts nothing: nothing was measured yet, or what lies here needs no fetch.
   const pair = (actual: number | null, predicted: number | null): string =>
-    `${orNone(actual, showMs)} (${orNone(predicted, showMs)})`;
+    `${orNone(actual, showMs)} (${orNone(predicted || null, showMs)})`;
   const rows = restores
     .toReversed()
     .map(({ at, req, loadedTokens, choice, actual, ...rest }) => [

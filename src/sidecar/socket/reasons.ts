@@ -24,7 +24,7 @@ export const UNASKED_REASONS: readonly UnaskedReason[] = Object.keys(
 /** Why the first missing block is missing. */
 const MISS_TEXTS = {
   never_stored:
-    "new prompt: no engine has offered its first missing block since this sidecar started",
+    "no engine has offered its first missing block since this sidecar started: a new prompt, or one that is not to be saved",
   evicted: "the first missing block was stored, and the vault has dropped it since",
   flushed: "the first missing block was flushed by an operator",
   lost: "the first missing block was stored, and the vault has restarted without it",

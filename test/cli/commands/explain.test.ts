@@ -56,6 +56,32 @@ test("an account in words names what was found, decided and missed", () => {
   expect(explained({ ...ACCOUNT, saved: -3 }).join("\n")).toContain("3.00 ms faster");
 });
 
+test("a prompt of which nothing is held has no rows of what did not happen", () => {
+  const none = { lookup: null, fetch: null, load: null, compute: null, recompute: null };
+  const miss: Account = {
+    ...ACCOUNT,
+    heldTokens: 0,
+    chosenTokens: 0,
+    placedTokens: 0,
+    loadedTokens: 0,
+    fetched: { vault: 0, shared: 0 },
+    choice: "recomputed",
+    why: "nothing_held",
+    miss: "never_stored",
+    end: "end_of_hit",
+    predicted: none,
+    actual: { ...none, lookup: 0.5, fetch: 1.9 },
+    saved: null,
+  };
+  expect(explained(miss).slice(1)).toEqual([
+    "  recomputed: no engine has offered its first missing block since this sidecar started: a new prompt, or one that is not to be saved",
+    "  asked:   320 tokens, the engine held 0; look-up 0.50 ms",
+    "  held:    0 tokens",
+    "  fetch:   nothing held, nothing fetched",
+    "  block:   ab",
+  ]);
+});
+
 test("a load that brought less than was chosen is not called loaded", () => {
   const cut = { ...ACCOUNT, end: "vault_down", placedTokens: 64, loadedTokens: 0 } as const;
   const text = explained(cut).join("\n");

@@ -16,7 +16,7 @@ interface Asked {
 }
 
 /** Answers each prompt with 100 tokens, of which 60 are restored; one that is called "bad" is refused. It answers nobody before so many asked `together`. */
-async function openEngine(together = 1) {
+async function openEngine(together = 1, restored = 60) {
   const asked: Asked[] = [];
   const seen = { now: 0, most: 0 };
   const server = createServer((request, response) => {
@@ -33,7 +33,7 @@ async function openEngine(together = 1) {
       seen.now -= 1;
       const said = {
         usage: { prompt_tokens: 100, prompt_tokens_details: { cached_tokens: 70 } },
-        kv_transfer_params: { tierkv: { restored_tokens: 60, saved_ms: 1500 } },
+        kv_transfer_params: { tierkv: { restored_tokens: restored, saved_ms: 1500 } },
       };
       response.writeHead(body["prompt"] === "bad" ? 400 : 200).end(JSON.stringify(said));
     };
@@ -82,6 +82,17 @@ test("texts, token ids, messages and whole requests are computed with one token 
     { path: "/v1/chat/completions", body: { ...one, messages, ...report } },
     { path: "/v1/chat/completions", body: { ...one, messages, kv_transfer_params: reported } },
   ]);
+});
+
+test("where nothing was stored or restored, it says what that can mean", async () => {
+  const { url } = await openEngine(1, 0);
+  const { exitCode, stdout } = await warm(url, ["a text"]);
+  expect([exitCode, stdout]).toEqual([
+    0,
+    expect.stringMatching(/stored: +0 blocks\n +only whole blocks are stored: .*`tierkv explain`/s),
+  ]);
+  const held = await openEngine();
+  expect((await warm(held.url, ["a text"])).stdout).not.toContain("whole blocks");
 });
 
 test("no more are under way than allowed, and one that fails does not end the others", async () => {

@@ -214,7 +214,7 @@ class RequestState:
 
     def _why_no_more(self) -> str:
         plan = self.plan
-        reason = (plan.why or plan.done_reason or "") if plan is not None else ""
+        reason = (plan.left_for or plan.why or plan.done_reason or "") if plan is not None else ""
         if reason not in {"", "complete"}:
             return reason
         if self.is_capped:
