@@ -1,5 +1,5 @@
-import { arenaBytesFor } from "../arena/sizing.ts";
 // Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
+import { arenaBytesFor } from "../arena/sizing.ts";
 import { archiveTrouble } from "../base/archive-remedies.ts";
 import { isNames, storeKind } from "../base/hosts.ts";
 import { showBytes } from "../base/text.ts";
@@ -396,7 +396,7 @@ function storeRefuses({ sidecar }: Seen): Finding[] {
 }
 
 const REFUSED = "refused_";
-/** What to do about refusals, by the store's word. */
+/** Remedies for refusals, by the store's word. */
 const REFUSAL_FIXES: Readonly<Record<string, string>> = {
   OOM: "set maxmemory-policy allkeys-lfu there, or give it more memory",
   denied: "correct its rights or the sidecar's credentials",

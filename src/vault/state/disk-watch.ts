@@ -1,5 +1,5 @@
-import { statSync } from "node:fs";
 // Owns the log lines about a vault's disk: records recovered at start, write failures, records lost at the end.
+import { statSync } from "node:fs";
 import { archiveTrouble } from "../../base/archive-remedies.ts";
 import { DISK_WATCH_MS } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
