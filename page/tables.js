@@ -149,7 +149,7 @@ export function showVaults(at, vaults) {
     "vault",
     "state",
     "owns",
-    "unusable, misplaced",
+    "gaps, misplaced",
     "round trip",
     "memory",
     "in use",

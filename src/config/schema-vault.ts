@@ -71,7 +71,10 @@ export const VAULT: Schema["vault"] = {
     disk_bytes: {
       kind: bytes(DISK_BYTES_MIN, DISK_BYTES_MAX),
       doc: "Bytes that the vault may use in `data_dir`. When they are used up, the oldest records go, except those in use.",
-      ...optional("half of the disk's free room at start", '"500GB"'),
+      ...optional(
+        "half of the disk's free room at start, and no more than `archive_bytes`",
+        '"500GB"',
+      ),
     },
     durability: {
       kind: choice(["none", "group", "sync"]),

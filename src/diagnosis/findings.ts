@@ -1,5 +1,6 @@
 // Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
 import { arenaBytesFor } from "../arena/sizing.ts";
+import { archiveTrouble } from "../base/archive-remedies.ts";
 import { isNames, storeKind } from "../base/hosts.ts";
 import { RESTART_SIDECAR, showBytes } from "../base/text.ts";
 import type { StoreNode } from "../client/source.ts";
@@ -36,6 +37,7 @@ const CHECKS: readonly Check[] = [
   ofEngines(ranksMissing),
   unresolved,
   unreachable,
+  storeUnreachedThere,
   vaultDown,
   bucketDown,
   classesLacking,
@@ -160,7 +162,28 @@ function isReachedBySidecar(sidecar: Seen["sidecar"], address: string): boolean 
   const places = Object.values(sidecar?.vaults ?? {}).flatMap((vaults) =>
     vaults.flatMap(({ behind, ...vault }) => (behind === undefined ? [vault] : [vault, behind])),
   );
-  return places.some((place) => place.address === address && place.state === "up");
+  return places.some(
+    (place) => place.address === address && place.state === "up" && !isDenied(place),
+  );
+}
+
+/** A sidecar that has just begun uses a store until several calls have failed. */
+function isDenied(place: object): boolean {
+  const { counts }: { counts?: Vault["counts"] } = place;
+  return (counts?.[`${REFUSED}denied`] ?? 0) > 0;
+}
+
+/** A store that answers this command and not the sidecar, which keeps the credentials of its start. */
+function storeUnreachedThere({ targets, sidecar }: Seen): Finding[] {
+  return vaultsOf(sidecar).flatMap(({ address, state, trouble }) => {
+    const isSilent = state === "down" || state === "refused";
+    const answers = targets.some((target) => target.address === address && target.error === null);
+    if (storeKind(address) === null || !isSilent || !answers) return [];
+    const what = `${address} answers this command, and does not answer the sidecar`;
+    const fix =
+      "a sidecar keeps the credentials of its start: start it again if they were changed since";
+    return [problem("unreachable", `${what}: ${trouble || "see its log"}; ${fix}`)];
+  });
 }
 
 /** Returns the sidecar's vaults of both classes, named by class. */
@@ -326,7 +349,7 @@ function diskFailing({ name, isDiskFailing }: Place): Finding[] {
 function archiveFailing({ name, archive }: Place): Finding[] {
   if (archive?.failing !== true) return [];
   const what = `${name}: its archive fails, so that a lost disk loses what is not there (${showBytes(archive.pendingBytes)} wait)`;
-  return [problem("archive_failing", `${what}: ${archive.trouble}`)];
+  return [problem("archive_failing", `${what}: ${archiveTrouble(archive.trouble)}`)];
 }
 
 /** A node that is full refuses saves for ever, because it evicts nothing and nothing expires. */
@@ -367,7 +390,11 @@ function storeRefuses({ sidecar }: Seen): Finding[] {
         ([what, count]) => what.startsWith(REFUSED) && count > 0,
       );
       if (said.length === 0) return [];
-      const list = said.map(([what, count]) => `${what.slice(REFUSED.length)} ${count} times`);
+      const list = said.map(([what, count]) => {
+        const word = what.slice(REFUSED.length);
+        const fix = REFUSAL_FIXES[word];
+        return `${word} ${count} times${fix === undefined ? "" : ` (${fix})`}`;
+      });
       const what = `the ${name} store at ${address} refused since the sidecar started`;
       return [note("store_refuses", `${what}: ${list.join(", ")}`)];
     }),
@@ -375,6 +402,13 @@ function storeRefuses({ sidecar }: Seen): Finding[] {
 }
 
 const REFUSED = "refused_";
+/** Remedies for refusals, by the store's word. */
+const REFUSAL_FIXES: Readonly<Record<string, string>> = {
+  OOM: "set maxmemory-policy allkeys-lfu there, or give it more memory",
+  denied: "correct its rights or the sidecar's credentials",
+  expired: "renew the sidecar's credentials",
+  clock_skew: "set this machine's clock",
+};
 
 function ofNodes(
   { role, nodes }: Place,

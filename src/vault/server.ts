@@ -3,9 +3,10 @@ import type { Socket } from "node:net";
 import { join } from "node:path";
 import { ServerCredentials } from "@grpc/grpc-js";
 import type { Server } from "@grpc/grpc-js";
+import { archiveTrouble } from "../base/archive-remedies.ts";
 import { vaultClassNumber } from "../base/block.ts";
 import type { VaultClass } from "../base/block.ts";
-import { TierkvError } from "../base/errors.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
 import { isLocal, splitAddress } from "../base/hosts.ts";
 import type { Running } from "../base/lifecycle.ts";
 import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../base/limits/general.ts";
@@ -296,14 +297,21 @@ function isEmpty(store: StoreId): boolean {
 function newStore({ config, recordClass }: VaultOptions, maxRecordBytes: number): StoreId {
   const { maxBytes, tenantBytes = null, disk = null } = config;
   const { keptPercent = KEPT_PERCENT_DEFAULT } = config;
-  return createStore({
-    maxBytes,
-    maxRecordBytes,
-    recordClass: vaultClassNumber(recordClass),
-    sessionBytes: Math.floor((maxBytes * keptPercent) / 100),
-    ...(tenantBytes === null ? {} : { tenantBytes }),
-    ...(disk === null ? {} : { disk: nativeDisk(disk) }),
-  });
+  try {
+    return createStore({
+      maxBytes,
+      maxRecordBytes,
+      recordClass: vaultClassNumber(recordClass),
+      sessionBytes: Math.floor((maxBytes * keptPercent) / 100),
+      ...(tenantBytes === null ? {} : { tenantBytes }),
+      ...(disk === null ? {} : { disk: nativeDisk(disk) }),
+    });
+  } catch (error) {
+    const { code, details } = toTierkvError(error);
+    if (code !== "DISK_FAILED" || disk?.archive === undefined) throw error;
+    const reason = archiveTrouble(String(details["reason"]));
+    throw new TierkvError("DISK_FAILED", { reason }, { cause: error });
+  }
 }
 
 function membersOf({ security }: VaultOptions): Members | null {

@@ -240,7 +240,9 @@ test("what a store refused, and a node that does not tell its memory, are notes"
   const vaults = { ...seen.sidecar!.vaults, kv: kv.map((one) => ({ ...one, counts })) };
   const said = findings({ ...seen, sidecar: { ...seen.sidecar!, vaults } });
   expect(said).toMatchObject([{ code: "store_refuses", severity: "note" }]);
-  expect(said[0]?.text).toMatch(/refused since the sidecar started: OOM 7 times$/);
+  expect(said[0]?.text).toMatch(
+    /refused since the sidecar started: OOM 7 times \(set maxmemory-policy allkeys-lfu there, or give it more memory\)$/,
+  );
 });
 
 test.each([
@@ -300,6 +302,61 @@ test("a store that this shell has no credentials for is a note where the sidecar
   };
   expect(found("up")).toEqual(["store_unasked"]);
   expect(found("down")).toEqual(["vault_refused"]);
+  // A sidecar that has just begun says `up`, although its first requests were denied.
+  const counts = { refused_denied: 2 };
+  const sidecar = { ...seen.sidecar!, vaults: { kv: [{ ...kv!, address, counts }], ssm: [] } };
+  const denied = findings({ ...seen, targets: [own!, bucket], sidecar });
+  expect(denied.map(({ code }) => code)).toEqual(expect.arrayContaining(["vault_refused"]));
+  expect(denied.map(({ code }) => code)).not.toContain("store_unasked");
+});
+
+test("a store that answers this command and not the sidecar is a problem, with what a sidecar keeps", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const address = "valkey://127.0.0.1:7";
+  const [own, vault] = seen.targets;
+  const [kv] = seen.sidecar!.vaults.kv;
+  const found = (state: string, trouble: string): [string, string][] => {
+    const sidecar = {
+      ...seen.sidecar!,
+      vaults: { kv: [{ ...kv!, address, state, trouble, seen: null }], ssm: [] },
+    };
+    const { cluster } = loadConfig(configOf(address, seen.config.sidecar.socket), {});
+    const config = { ...seen.config, cluster: { ...seen.config.cluster, kvCold: cluster.kvCold } };
+    const targets = [own!, { ...vault!, address }];
+    return findings({ ...seen, config, targets, sidecar }).map(({ severity, text }) => [
+      severity,
+      text,
+    ]);
+  };
+  expect(found("up", "")).toEqual([]);
+  expect(found("down", "WRONGPASS")).toEqual([
+    [
+      "problem",
+      expect.stringMatching(
+        /^valkey:\/\/127\.0\.0\.1:7 answers this command, and does not answer the sidecar: WRONGPASS; .* start it again/,
+      ),
+    ],
+  ]);
+});
+
+test.each([
+  ["GET v/: 403 SignatureDoesNotMatch", "correct the AWS_ variables"],
+  ["POST v/1.seg: 507 InsufficientStorage", "set [vault] archive_bytes below its size"],
+  ["No space left on device (os error 28)", "make room there"],
+  ["GET v/: 404 NoSuchBucket", "make that bucket"],
+  ["GET v/: Connection refused (os error 111)", "start the server there"],
+])("an archive that says %s is told of with what to do", async (trouble, fix) => {
+  const { look } = await open();
+  const seen = await look();
+  const archive = { failing: true, trouble, pendingBytes: 1 };
+  const disk = { archive } as Partial<Seen["targets"][number]["disk"]>;
+  const targets = seen.targets.map((target, index) =>
+    index === 0 ? target : { ...target, disk: disk as Seen["targets"][number]["disk"] },
+  );
+  const [found] = findings({ ...seen, targets });
+  const [, remedy] = found!.text.split(`${trouble}; `);
+  expect(remedy).toContain(fix);
 });
 
 test("a bucket that the sidecar cannot use is a problem where nobody else asked it", async () => {

@@ -90,6 +90,73 @@ test.runIf(promtool !== null)("promtool takes the rules and what is scraped", as
   }
 });
 
+/** Series that are scraped when an alert should fire: each begins with 0 and grows by the number every minute, or stays at `=N`. */
+const BAD: Readonly<Record<string, readonly (readonly [string, string])[]>> = {
+  TierkvVaultDown: [["tierkv_sidecar_vault_up{class='kv',address='a:1'}", "=0"]],
+  TierkvWrongBytes: [["tierkv_sidecar_namespaces_quarantined_total", "1"]],
+  TierkvBadRecords: [["tierkv_sidecar_bad_records_total", "1"]],
+  TierkvDiskFailing: [["tierkv_vault_disk_failing", "=1"]],
+  TierkvArchiveFailing: [["tierkv_vault_archive_failing", "=1"]],
+  TierkvLanesDown: [
+    ["tierkv_sidecar_vault_lanes_up{class='kv',address='a:1'}", "=0"],
+    ["tierkv_sidecar_vault_up{class='kv',address='a:1'}", "=1"],
+  ],
+  TierkvSavesDropped: [
+    ["tierkv_sidecar_blocks_dropped_total{reason='vault_down'}", "100"],
+    ["tierkv_sidecar_blocks_saved_total", "10"],
+  ],
+  TierkvArenaUnmapped: [["tierkv_sidecar_arenas_unmapped_total", "1"]],
+  TierkvRestoresLose: [
+    ["tierkv_sidecar_restoring_seconds_total", "2"],
+    ["tierkv_sidecar_spared_prefill_seconds_total", "1"],
+  ],
+  TierkvVaultTooSmall: [
+    ["tierkv_sidecar_reuse_gap_seconds_count{outcome='gone'}", "3"],
+    ["tierkv_sidecar_reuse_gap_seconds_count{outcome='held'}", "1"],
+  ],
+  TierkvOpenToAll: [["tierkv_vault_insecure_lan", "=1"]],
+  TierkvFailpointsArmed: [["tierkv_sidecar_failpoints", "=1"]],
+  TierkvGatewayEngineDown: [["tierkv_gateway_engine_up{engine='e'}", "=0"]],
+  TierkvGatewayRefuses: [["tierkv_gateway_refused_total{reason='late'}", "1"]],
+};
+
+test.runIf(promtool !== null)("every alert fires when what it names happens", () => {
+  const expressions = new Map(
+    [...read(ALERTS).matchAll(/- alert: (\w+)\n +expr: (.+)/g)].map(([, name, expr]) => [
+      name!,
+      expr!,
+    ]),
+  );
+  expect(Object.keys(BAD)).toEqual([...expressions.keys()]);
+  const tests = Object.entries(BAD).map(([name, series]) => {
+    const given = series.map(([metric, rate]) => {
+      const scraped = "instance='i',job='tierkv'";
+      const named = metric.includes("{")
+        ? metric.replace("{", `{${scraped},`)
+        : `${metric}{${scraped}}`;
+      const values = rate.startsWith("=") ? `${rate.slice(1)}+0x1440` : `0+${rate}x1440`;
+      return { series: named, values };
+    });
+    return {
+      name,
+      interval: "1m",
+      input_series: given,
+      promql_expr_test: [
+        {
+          expr: `count(ALERTS{alertname="${name}",alertstate="firing"})`,
+          eval_time: name === "TierkvVaultTooSmall" ? "13h" : "2h",
+          exp_samples: [{ labels: "{}", value: 1 }],
+        },
+      ],
+    };
+  });
+  const path = join(testDirectory(), "rules.json");
+  const rule_files = [fileURLToPath(new URL(ALERTS, ROOT))];
+  writeFileSync(path, JSON.stringify({ rule_files, evaluation_interval: "1m", tests }));
+  // JSON is YAML.
+  execFileSync(promtool!, ["test", "rules", path], { stdio: "pipe" });
+});
+
 /** Serves what a process shows. */
 async function serve(families: () => readonly Family[]): Promise<string> {
   const server = await startScrapeServer({

@@ -330,7 +330,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "the archive is full (a bucket over its quota, a full disk)",
       sees,
-      "make room there, or set `[vault] archive_bytes` below its size, so that the oldest files go; the vault tries again by itself",
+      "make room there: the vault tries again by itself. Or set `[vault] archive_bytes` (and `disk_bytes`, if it is set) below its size and restart the vault: the oldest files go",
       `no problem in \`tierkv status\`; ${WHOLE}`,
     );
 

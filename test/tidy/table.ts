@@ -2,6 +2,7 @@
 
 /** Files of src/base, lowest first: each may import only those before it. */
 export const FOUNDATION: readonly string[] = [
+  "archive-remedies",
   "limits/general",
   "limits/access",
   "limits/again",

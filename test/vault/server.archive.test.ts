@@ -84,7 +84,7 @@ test.each([
   [
     "s3://bucket/vault",
     { AWS_ACCESS_KEY_ID: "a", AWS_SECRET_ACCESS_KEY: "b", AWS_ENDPOINT_URL: "http://127.0.0.1:1" },
-    /s3:\/\/bucket\/vault.*refused/s,
+    /s3:\/\/bucket\/vault.*refused.*; start the server there, or correct AWS_ENDPOINT_URL/s,
   ],
 ])("a start with %s and %o says what is wrong", async (url, env, says) => {
   const vault = new ArchivedVault(url);

@@ -35,6 +35,9 @@ const REFUSALS: [&str; 5] = ["denied", "slow_down", "expired", "clock_skew", "ot
 const DENIED: usize = 0;
 /// S3 denies an object that is missing to whoever may not list the bucket.
 const RIGHTS: &str = "; allow s3:GetObject, s3:PutObject and s3:DeleteObject, and s3:ListBucket, without which S3 denies what is missing";
+/// Words with which S3 says that the key itself is wrong.
+const WRONG_KEYS: [&str; 3] = ["SignatureDoesNotMatch", "InvalidAccessKeyId", "InvalidToken"];
+const KEYS: &str = "; correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile";
 /// Names of what requests cost: their number, and bytes read and written.
 const SPENT: [&str; 4] = ["reads", "writes", "read_bytes", "written_bytes"];
 
@@ -81,7 +84,11 @@ impl S3 {
             _ => 4,
         };
         self.refusals[at].fetch_add(1, Ordering::Relaxed);
-        let fix = if at == DENIED { RIGHTS } else { "" };
+        let fix = match at {
+            _ if WRONG_KEYS.iter().any(|word| text.contains(word)) => KEYS,
+            DENIED => RIGHTS,
+            _ => "",
+        };
         Error::lane_failed(format!("the bucket: {text}{fix}"))
     }
 

@@ -176,6 +176,7 @@ fn f191_refusals_are_errors_with_the_servers_words_and_are_counted() {
     for (status, code, name) in [
         (503, "SlowDown", "slow_down"),
         (403, "AccessDenied", "denied"),
+        (403, "SignatureDoesNotMatch", "denied"),
         (400, "ExpiredToken", "expired"),
         (403, "RequestTimeTooSkewed", "clock_skew"),
         (404, "NoSuchBucket", "other"),
@@ -183,7 +184,9 @@ fn f191_refusals_are_errors_with_the_servers_words_and_are_counted() {
         bucket.fails_with(Fault::Refuses(status, code));
         let error = bench(bucket.port).found(&[1]).unwrap_err();
         assert!(error.text.contains(code), "{}", error.text);
-        assert_eq!(error.text.contains("s3:ListBucket"), name == "denied", "{}", error.text);
+        assert_eq!(error.text.contains("s3:ListBucket"), code == "AccessDenied", "{}", error.text);
+        let is_key = code == "SignatureDoesNotMatch";
+        assert_eq!(error.text.contains("correct AWS_ACCESS_KEY_ID"), is_key, "{}", error.text);
         let cold = bench(bucket.port);
         assert!(cold.store(&[9]).unwrap_err().text.contains(code));
         assert!(refusals(&cold, name) > 0, "{name}");

@@ -46,7 +46,11 @@ impl Vault {
     }
 
     fn with(disk: &Folder, archive: &Arc<Shaky>, max_bytes: u64) -> Result<Self> {
-        let (url, archive) = ("s3://test".to_owned(), Arc::clone(archive) as Arc<dyn Archive>);
+        Self::at_url(disk, archive, max_bytes, "s3://test")
+    }
+
+    fn at_url(disk: &Folder, archive: &Arc<Shaky>, max_bytes: u64, url: &str) -> Result<Self> {
+        let (url, archive) = (url.to_owned(), Arc::clone(archive) as Arc<dyn Archive>);
         let after = Duration::from_millis(50);
         let archive = ArchiveOptions { url, archive, max_bytes, after };
         // Less memory than disk: what is asked for comes from below.
@@ -438,6 +442,17 @@ fn an_archive_without_its_mark_is_asked_whether_it_is_mounted() {
     vault.store.disk().unwrap().drain();
     until("it notices", || vault.archive().trouble.contains("is its place mounted"));
     vault.assert_served(0..20);
+    drop(vault);
+    // The remedies that the errors name: for another place, and for the one that was emptied.
+    let elsewhere = Folder::new();
+    let moved = Vault::at_url(&disk, &Shaky::at(&elsewhere), 64 * MIB, "s3://elsewhere");
+    let refused = moved.err().unwrap().to_string();
+    assert!(refused.contains("remove the file \"archive\" there"), "{refused}");
+    std::fs::remove_file(Path::new(disk.path()).join("archive")).unwrap();
+    let vault = Vault::open(&disk, &archive);
+    vault.settle();
+    drop((vault, disk));
+    Vault::anew(&archive).assert_served(0..20);
 }
 
 #[test]

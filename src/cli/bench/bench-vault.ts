@@ -313,7 +313,9 @@ function check(
     (status) => status !== ItemStatus.ACCEPTED && status !== ItemStatus.DURABLE,
   );
   if (bad === undefined) return;
-  const reason = `a record of the bench was answered ${statusName(bad)}`;
+  const isFull = bad === ItemStatus.OVER_BUDGET;
+  const fix = isFull ? "; it has no room for it: free some there, or let it evict" : "";
+  const reason = `a record of the bench was answered ${statusName(bad)}${fix}`;
   throw new TierkvError("VAULT_REFUSED", { name: target, address, call, reason });
 }
 

@@ -315,7 +315,7 @@ function describe(flushed: Flushed): string[] {
     if (flushed.unknownModel) return [`${target} at ${address}: nothing dropped`];
     const seconds = Math.ceil((2 * COLD_WATCH_MS) / 1000);
     return [
-      `${target} at ${address}: no client reads the flushed records any more, and Valkey evicts them; sidecars drop their copies within ${seconds} s`,
+      `${target} at ${address}: no client reads the flushed records any more, and Valkey removes them once they expire or it evicts; sidecars drop their copies within ${seconds} s`,
     ];
   }
   const onDisk = diskBytes === 0 ? "" : `, ${showBytes(diskBytes)} on disk`;

@@ -139,8 +139,12 @@ function describeTraffic({ lanes, outBytesPerS, inBytesPerS }: Traffic): string 
 
 function describePooled({ class: name, address, share, holes, moved }: Pooled): string {
   const notes = [
-    ...(holes === 0 ? [] : [`${holes} blocks unusable: an earlier block is missing`]),
-    ...(moved === 0 ? [] : [`${moved} blocks found there that another vault owns now`]),
+    ...(holes === 0
+      ? []
+      : [
+          `since the sidecar's start ${holes} blocks were missed there, although later ones were held`,
+        ]),
+    ...(moved === 0 ? [] : [`${moved} blocks were found there that another vault owned`]),
   ];
   const owns = share === 0 ? "no blocks: it has left the pool, or drains" : showShare(share);
   return [`${name} vault ${address} owns ${owns}`, ...notes].join("; ");

@@ -24,9 +24,10 @@ export function addVaults(program: Command): void {
     .description(
       "Asks this machine's sidecar for each vault of its pools: share of the blocks, fill, read and write rates, and\n" +
         "state. A vault that has left its pool owns no blocks, and sidecars look up its remaining records for an hour.\n" +
-        "A share counts the vault's weight (x0.1), and follows it within seconds. Unusable blocks miss an earlier one;\n" +
-        "misplaced blocks belong to another vault now. A bucket behind a vault or a Valkey owns no blocks: it is asked for\n" +
-        "blocks that the first place lacks. Exit code 1 if there is no vault.",
+        "A share counts the vault's weight (x0.1), and follows it within seconds. Since the sidecar's start, gaps counts\n" +
+        "blocks that were missing in the vault although later ones were held, and misplaced those found there although\n" +
+        "another vault owned them. A bucket behind a vault or a Valkey owns no blocks: it is asked for blocks that the first\n" +
+        "place lacks. Exit code 1 if there is no vault.",
     )
     .example("tierkv vaults ls --json")
     .does(list);
@@ -162,7 +163,7 @@ async function list(call: Call): Promise<boolean> {
 
 type Row = VaultStatus & { class: string };
 
-const HEAD = "class,address,from,state,owns,unusable,misplaced,full,memory,disk,out,in".split(",");
+const HEAD = "class,address,from,state,owns,gaps,misplaced,full,memory,disk,out,in".split(",");
 
 /** Exported for its test. */
 export function describe(rows: readonly Row[], columns: number = Infinity): string[] {

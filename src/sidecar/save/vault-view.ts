@@ -41,7 +41,9 @@ export class VaultView {
     try {
       const stats = await this.#client.stats?.(STATUS_TIMEOUT_MS);
       if (stats !== undefined)
-        this.#isNearlyFull = stats.usedBytes >= stats.maxBytes * VAULT_FULL_SHARE;
+        // A bucket, and a Valkey without a limit, have no size.
+        this.#isNearlyFull =
+          stats.maxBytes > 0 && stats.usedBytes >= stats.maxBytes * VAULT_FULL_SHARE;
     } catch {
       // A silent vault is asked again; its breaker is not opened from here.
     }

@@ -14,7 +14,9 @@ export function vaultDisk(config: VaultConfig): VaultDisk | null {
   try {
     makeDirectory(dataDir);
     checkDiskBytes(config, dataDir);
-    const diskBytes = config.diskBytes ?? share(dataDir);
+    // All of the disk goes to the archive, so that a small archive bounds what is left to the vault.
+    const most = archive === null ? null : config.archiveBytes;
+    const diskBytes = config.diskBytes ?? Math.min(share(dataDir), most ?? Number.MAX_SAFE_INTEGER);
     const disk = { dataDir, diskBytes, durability, diskTtlS };
     if (archive === null) return disk;
     const maxBytes = Math.max(config.archiveBytes ?? diskBytes * ARCHIVE_DISKS, diskBytes);

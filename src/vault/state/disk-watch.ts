@@ -1,5 +1,6 @@
 // Owns the log lines about a vault's disk: records recovered at start, write failures, records lost at the end.
 import { statSync } from "node:fs";
+import { archiveTrouble } from "../../base/archive-remedies.ts";
 import { DISK_WATCH_MS } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import { storeDiskStats } from "../../base/native.ts";
@@ -11,7 +12,7 @@ const GONE =
   "its directory was removed or replaced, so that new records are lost at the next start; start the vault again";
 const TOO_MANY =
   "it has had records of 65,536 namespaces since the vault started, and keeps records of further namespaces in memory only; start the vault again";
-const FIX_ARCHIVE = "it is tried again; check [vault] archive and the AWS_ variables of the vault";
+const FIX_ARCHIVE = "it is tried again";
 
 /** Looks every DISK_WATCH_MS and logs changes only, so that a disk that stays full makes one line. */
 export class DiskWatch {
@@ -87,7 +88,10 @@ export class DiskWatch {
     this.#isArchiveFailing = archive.isFailing;
     const { trouble: error, pendingBytes } = archive;
     if (archive.isFailing) {
-      this.#logger.error({ error, pendingBytes }, `the archive fails: ${error}; ${FIX_ARCHIVE}`);
+      this.#logger.error(
+        { error, pendingBytes },
+        `the archive fails: ${archiveTrouble(error)}; ${FIX_ARCHIVE}`,
+      );
     } else {
       this.#logger.info({ pendingBytes }, "the archive answers again");
     }

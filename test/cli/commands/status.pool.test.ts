@@ -37,7 +37,7 @@ test("a vault that came back empty has holes, and each command says so of it alo
   for (const [at, address] of addresses.entries())
     expect(text).toMatch(
       new RegExp(
-        `kv vault ${address} owns 3\\d\\.\\d %${at === 1 ? `; ${holes} blocks unusable: an earlier block is missing` : ""}$`,
+        `kv vault ${address} owns 3\\d\\.\\d %${at === 1 ? `; since the sidecar's start ${holes} blocks were missed there, although later ones were held` : ""}$`,
         "m",
       ),
     );
@@ -45,7 +45,7 @@ test("a vault that came back empty has holes, and each command says so of it alo
     expect(text).toMatch(new RegExp(`^kv_cold ${address}: \\d+ lanes? open`, "m"));
 
   const seen = await run("top", "--once");
-  expect(seen).toMatch(/^vault +state +owns +unusable +misplaced +rtt/m);
+  expect(seen).toMatch(/^vault +state +owns +gaps +misplaced +rtt/m);
   for (const [at, address] of addresses.entries())
     expect(seen).toMatch(
       new RegExp(`^kv +up +3\\d\\.\\d % +${at === 1 ? holes : 0} +0 .* ${address}$`, "m"),

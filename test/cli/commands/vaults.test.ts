@@ -54,7 +54,7 @@ test("three vaults, one of four times the size and one that is down: shares, fil
   expect(rows[0]!.share).toBeCloseTo(4 / 6, 1);
   expect(rows.reduce((sum, { share }) => sum + share, 0)).toBeCloseTo(1, 5);
   const text = (await runInside(["vaults", "ls", "--config", config])).stdout;
-  expect(text).toMatch(/^class +address +from +state +owns +unusable +misplaced +full/);
+  expect(text).toMatch(/^class +address +from +state +owns +gaps +misplaced +full/);
   expect(text).toMatch(/down +1\d\.\d % +0 +0 +- /);
 });
 

@@ -1,5 +1,5 @@
 // Owns the proof of `[codec] kv = "auto"`: chosen by time over each vault's link, lossy where the model is certified, shown in status and explain.
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { toNamespace } from "../../../src/base/block.ts";
 import type { ArenaId, GeometryId } from "../../../src/base/native.ts";
 import type { Vault } from "../../../src/client/vault.ts";
@@ -72,6 +72,26 @@ test("a vault that fills up gets fewest bytes, and a rate that wavers changes no
     why: "unweighed",
   });
 });
+
+test.each([
+  [0, 0, false],
+  [9, 0, false],
+  [4, 10, false],
+  [9, 10, true],
+])(
+  "a store of %s of %s bytes (0: no known size) is nearly full: %s",
+  async (used, most, isFull) => {
+    const stats = { usedBytes: used, maxBytes: most };
+    let answered = false;
+    const ask = (): Promise<typeof stats> => {
+      answered = true;
+      return Promise.resolve(stats);
+    };
+    const view = new VaultView({ tier: "vault", stats: ask } as never, {} as unknown as Link);
+    expect(view.isNearlyFull).toBe(false);
+    await vi.waitFor(() => expect([answered, view.isNearlyFull]).toEqual([true, isFull]));
+  },
+);
 
 test("blocks in memory stay exact until it fills up, however long saves take", () => {
   const link = { restoreRate: 0.6e9, down: { rate: () => null } };

@@ -24,6 +24,18 @@ test("F63 disk_bytes beyond the disk is refused with key, value and what to writ
   expect(of(most)).toMatchObject({ dataDir, diskBytes: most });
 });
 
+test("without disk_bytes the disk holds no more than the archive may", () => {
+  const dataDir = testDirectory();
+  const archiveBytes = 64 * 2 ** 20;
+  const archive = "file:///elsewhere";
+  expect(vaultDisk({ ...VAULT, dataDir, archive, archiveBytes })).toMatchObject({
+    diskBytes: archiveBytes,
+    archive: { maxBytes: archiveBytes },
+  });
+  const given = { ...VAULT, dataDir, archive, archiveBytes: Number.MAX_SAFE_INTEGER };
+  expect(vaultDisk(given)!.diskBytes).toBe(vaultDisk({ ...VAULT, dataDir, archive })!.diskBytes);
+});
+
 test("F109 a data_dir that cannot be made is refused at once, with the system's reason and the key", () => {
   const dataDir = "/proc/tierkv/vault";
   expect(() => vaultDisk({ ...VAULT, dataDir })).toThrow(

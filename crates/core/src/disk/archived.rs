@@ -111,7 +111,7 @@ impl Archived {
             Some((url, token)) if url == options.url => token.to_owned(),
             Some((url, _)) => {
                 return Err(belongs(&format!(
-                    "data_dir belongs to the archive {url}; name that one, or another data_dir"
+                    "data_dir belongs to the archive {url}; name that one, or another data_dir; or remove the file {MARKER:?} there, so that what this disk has is copied to the new place"
                 )));
             }
             None => take_over(storage, &options)?,
@@ -194,8 +194,9 @@ impl Archived {
         }
         // The folder below a mount that is away, or a place that was emptied.
         if read == 0 {
-            let text = "it lacks the mark of its vault: is its place mounted? If it was emptied, give the vault another place";
-            return Err(belongs(text));
+            return Err(belongs(&format!(
+                "it lacks the mark of its vault: is its place mounted? If it was emptied, stop the vault, remove the file {MARKER:?} from its data_dir, and start it: it copies what its disk has"
+            )));
         }
         let text = "another vault has taken this archive over; give each vault a prefix of its own";
         Err(belongs(text))

@@ -1,0 +1,21 @@
+// Owns what to do about a vault's archive that fails, by the words of the system or the S3 server.
+
+const KEYS = "correct the AWS_ variables or the profile of the vault's own environment";
+const ROOM = "make room there, or set [vault] archive_bytes below its size";
+/** The first that is in the error's text counts. */
+const REMEDIES: readonly (readonly [RegExp, string])[] = [
+  [/SignatureDoesNotMatch|InvalidAccessKeyId|ExpiredToken|InvalidToken/, KEYS],
+  [/AccessDenied/, "give the vault's user the rights to read, write, list and remove there"],
+  [/NoSuchBucket/, "make that bucket, or correct [vault] archive"],
+  [/InsufficientStorage|QuotaExceeded|StorageFull|No space left|Disk quota/, ROOM],
+  [
+    /Connection refused|Connection reset|timed out|timeout|failed to lookup/i,
+    "start the server there, or correct AWS_ENDPOINT_URL and the network to it",
+  ],
+];
+
+/** Returns the error's text with a remedy, where one is known. */
+export function archiveTrouble(text: string): string {
+  const found = REMEDIES.find(([words]) => words.test(text));
+  return found === undefined ? text : `${text}; ${found[1]}`;
+}
