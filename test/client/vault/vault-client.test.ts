@@ -45,7 +45,7 @@ describe("a vault that is not there", () => {
 
     expect(client.state).toBe("down");
     const store = client.put(NAMESPACE, makeRecords(1), SOON_MS);
-    await expect(store).rejects.toMatchObject(coded("VAULT_DOWN", "until a probe succeeds"));
+    await expect(store).rejects.toMatchObject(coded("VAULT_DOWN", "until it answers again"));
     expect(await timed(client.stats(SOON_MS))).toBeLessThan(SOON_MS / 2);
     await expect(client.hello(100)).rejects.toMatchObject(coded("VAULT_DEADLINE", "Hello"));
   });
