@@ -64,9 +64,9 @@ interface Answer {
 
 export class VaultWatch {
   readonly #vaults: VaultClients;
-  readonly #seen = new Map<BlockStore, Answer>();
+  readonly #seen = new WeakMap<BlockStore, Answer>();
   /** When the latest look ended for each vault, and why without an answer; empty: with one. */
-  readonly #ended = new Map<BlockStore, { atMs: number; trouble: string }>();
+  readonly #ended = new WeakMap<BlockStore, { atMs: number; trouble: string }>();
   readonly #onLook: () => void;
   #askedMs: number | null = null;
 
