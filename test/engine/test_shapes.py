@@ -80,8 +80,8 @@ def test_what_one_engine_saved_every_engine_restores(
             assert restored["cached"] == own_hit["cached"]
             same(restored, own_hit)
             # Behind what was restored the engine computes, and with AMX it rounds as the batch's length asks.
-            head = text[: restored["cached"]]
-            check_pages(engine.call("pages_by_group", prompt=head), saved)
+            same_by_bits = text[: restored["cached"]] if HAS_AMX else text
+            check_pages(engine.call("pages_by_group", prompt=same_by_bits), saved)
         assert engine.call("status")["shim"] == TIDY
     with start() as engine:
         engine.call("spoil")

@@ -2,10 +2,8 @@
 import { silent } from "../../base/log.ts";
 import type { Vault } from "../../client/vault.ts";
 import { securityFor } from "../../cluster/credentials.ts";
-import type { VaultTarget } from "../../cluster/targets.ts";
 import { askVault, helloAll } from "../../cluster/vault-link.ts";
 import type { Hello, VaultLink } from "../../cluster/vault-link.ts";
-import type { Config } from "../../config/config.ts";
 import { diagnosed, sayHello } from "../../diagnosis/reach.ts";
 import type { Call } from "../shell/call.ts";
 import { whileWaiting } from "../shell/progress.ts";
@@ -29,21 +27,17 @@ export async function greetAll(
   return await whileWaiting(io, whom, () => helloAll(links, hello));
 }
 
-type Method<Request, Reply> = Parameters<typeof askVault<Request, Reply>>[2];
-
 /** Makes one call with this machine's credentials for the vault. Throws VAULT_UNREACHED with the diagnosis, or the vault's own error. */
 export async function askOne<Request, Reply>(
   { io }: Pick<Call, "io">,
-  config: Config,
-  target: VaultTarget,
-  method: Method<Request, Reply>,
-  request: Request,
+  ...asked: Parameters<typeof askVault<Request, Reply>>
 ): Promise<Reply> {
+  const [config, target] = asked;
   const { address } = target;
   const isTls = securityFor(config, target, silent) !== null;
   const ask = async (): Promise<Reply> => {
     try {
-      return await askVault(config, target, method, request);
+      return await askVault(...asked);
     } catch (error) {
       throw await diagnosed(error, { name: "the", address }, isTls);
     }
