@@ -226,7 +226,7 @@ async function memoryOf(
   await store.store(NAMESPACE, pages.encode(), SOON_MS);
   store.close();
   // The buffers of a connection are the server's until it has seen its end.
-  await until(async () => (await server.info("connected_clients")) <= others, SOON_MS);
+  await until(async () => (await server.info("connected_clients")) <= others, "a closed client");
   const [key = ""] = await server.keys("tierkv:1:*");
   const each = Number(String(await server.ask("MEMORY", "USAGE", key)).slice(1));
   return { each, all: ((await server.info("used_memory")) - empty) / count };
