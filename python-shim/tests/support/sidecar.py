@@ -133,10 +133,12 @@ class FakeSidecar:
 
     def drop_connections(self) -> None:
         """Ends every connection and goes on listening."""
-        for connection in self.connections:
+        # A serving thread removes its connection from the list; the loop must not run over the same list.
+        with self._welcoming:
+            dropped, self.connections = self.connections, []
+        for connection in dropped:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self.connections.clear()
 
     def send(self, *frames: Frame) -> None:
         """Sends on the newest connection."""
