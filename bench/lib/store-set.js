@@ -1,9 +1,10 @@
 // Owns the set of blocks that benches of stores save and restore, with as many calls at a time as a sidecar makes.
 import { Arena, SIDECAR_OWNER } from "../../dist/arena/arena.js";
-import { ItemStatus } from "../../dist/base/block.js";
-import { registerGeometry } from "../../dist/base/native.js";
+import { ItemStatus, packKeys } from "../../dist/base/block.js";
+import { deferSlots, outboxMake, registerGeometry } from "../../dist/base/native.js";
 import { becomes } from "../../dist/base/time.js";
-import { digest, records, storeAll } from "./blocks.js";
+import { OutboxRecord } from "../../dist/codec/record.js";
+import { chain, digest } from "./blocks.js";
 
 const MIB = 2 ** 20;
 export const CALL_MS = 60_000;
@@ -12,6 +13,8 @@ export const SET_BYTES = 64 * MIB;
 export const CALL_BYTES = 8 * MIB;
 export const CALLS = 4;
 const POLL_MS = 20;
+const RAW = 0;
+const EXACT = 0;
 
 /** Blocks of one size in an arena, with slots to restore to. */
 export class StoreSet {
@@ -36,7 +39,8 @@ export class StoreSet {
 
   renew(round) {
     this.namespace = digest(`stores ${this.bytes} ${round}`);
-    this.items = records(this.namespace, `round ${round}`, this.count, this.bytes);
+    this.blocks = chain(`round ${round}`, this.count, 16);
+    this.keys = this.blocks.map(({ hash }) => packKeys(hash, 0, 0));
   }
 
   /** Calls `work` on each range of about a call's bytes, a few at a time. */
@@ -54,9 +58,35 @@ export class StoreSet {
   }
 
   save(client) {
-    return this.inTurns((from, to) =>
-      storeAll(client, this.namespace, this.items.slice(from, to), CALL_MS),
-    );
+    return this.inTurns(async (from, to) => {
+      const items = this.deferred(from, to);
+      const statuses = await client.store(this.namespace, items, CALL_MS);
+      for (const { record } of items) record.drop();
+      if (statuses.some((status) => status !== ItemStatus.ACCEPTED)) throw new Error("not stored");
+    });
+  }
+
+  /** Records that their sender makes from the slots, as a sidecar's are. */
+  deferred(from, to) {
+    const items = this.blocks.slice(from, to).map(({ hash, parent, endTokens }, index) => ({
+      slot: this.leases[(from + index) * 2],
+      generation: this.leases[(from + index) * 2 + 1],
+      shard: 0,
+      shardCount: 1,
+      endTokens,
+      blockHash: hash,
+      parentHash: parent,
+    }));
+    const pairs = deferSlots(this.arena.id, this.geometry, RAW, EXACT, this.namespace, items);
+    const ids = Uint32Array.from(items, (_, index) => pairs[index * 2]);
+    const make = async () => {
+      const lengths = outboxMake(ids);
+      return new Map([...ids].map((id, index) => [id, lengths[index]]));
+    };
+    return items.map((_, index) => ({
+      key: this.keys[from + index],
+      record: new OutboxRecord(ids[index], pairs[index * 2 + 1], make),
+    }));
   }
 
   restore(client) {
@@ -64,7 +94,7 @@ export class StoreSet {
       const window = {
         arena: this.arena.id,
         fidelity: 0,
-        keys: Buffer.concat(this.items.slice(from, to).map(({ key }) => key)),
+        keys: Buffer.concat(this.keys.slice(from, to)),
         geometries: new Uint32Array(to - from).fill(this.geometry),
         leases: this.leases.subarray(from * 2, to * 2),
       };
