@@ -79,9 +79,9 @@ export class StoreSet {
     }));
     const pairs = deferSlots(this.arena.id, this.geometry, RAW, EXACT, this.namespace, items);
     const ids = Uint32Array.from(items, (_, index) => pairs[index * 2]);
-    const make = async () => {
+    const make = () => {
       const lengths = outboxMake(ids);
-      return new Map([...ids].map((id, index) => [id, lengths[index]]));
+      return Promise.resolve(new Map([...ids].map((id, index) => [id, lengths[index]])));
     };
     return items.map((_, index) => ({
       key: this.keys[from + index],

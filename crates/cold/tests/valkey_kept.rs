@@ -11,7 +11,7 @@ use support::bench::{ACCEPTED, Bench, SOON, statuses};
 use support::server::{Server, program, until};
 use tierkv_cold::desk::Work;
 use tierkv_cold::valkey::{Options, Valkey};
-use tierkv_core::limits::{COLD_FETCH_THREADS, VALKEY_CONNECTIONS_MAX};
+use tierkv_core::limits::COLD_FETCH_THREADS;
 
 /// Connections of this machine to a port, as the kernel has them.
 fn established(port: u16) -> usize {
@@ -38,7 +38,7 @@ fn what_all_requests_use_at_once_stays_open_for_the_next() {
         info.get("total_connections_received").unwrap()
     };
     let before = made();
-    let most = COLD_FETCH_THREADS * VALKEY_CONNECTIONS_MAX;
+    let most = COLD_FETCH_THREADS;
     for _ in 0..3 {
         // So that no request ends before all have begun.
         server.freeze(true);

@@ -477,12 +477,8 @@ pub const COLD_FETCH_THREADS: usize = 4;
 /// Threads for saves into such a store.
 pub const COLD_STORE_THREADS: usize = 2;
 
-/// Connections to one node of Valkey that one request uses.
-pub const VALKEY_CONNECTIONS_MAX: usize = 4;
-
-/// Connections to one node that stay open for the next request: as many as all threads of the store use at once.
-pub const VALKEY_IDLE_MAX: usize =
-    (COLD_FETCH_THREADS + COLD_STORE_THREADS) * VALKEY_CONNECTIONS_MAX + COLD_LOOKUP_THREADS;
+/// Connections to one node of Valkey that stay open for the next request: as many as all threads of the store use at once.
+pub const VALKEY_IDLE_MAX: usize = COLD_FETCH_THREADS + COLD_STORE_THREADS + COLD_LOOKUP_THREADS;
 
 /// Records that one command asks a server for, where it alone has all of them.
 pub const VALKEY_EXISTS_KEYS: usize = 64;

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use tierkv_core::error::Result;
 use tierkv_core::lane::client::Content;
 use tierkv_core::lane::wire::Alive;
-use tierkv_core::limits::{VALKEY_CONNECTIONS_MAX, VALKEY_EXISTS_KEYS};
+use tierkv_core::limits::VALKEY_EXISTS_KEYS;
 use tierkv_core::store::ItemStatus;
 
 use super::Valkey;
@@ -40,11 +40,10 @@ enum Head {
 }
 
 impl Valkey {
-    fn way(&self, connections: usize, records: usize, is_read: bool) -> Way<'_, Told> {
+    fn way(&self, records: usize, is_read: bool) -> Way<'_, Told> {
         Way {
             topology: &self.topology,
             refusals: &self.refusals,
-            connections,
             records,
             is_read,
             is_absent: &Told::is_absent,
@@ -67,7 +66,7 @@ impl Valkey {
         records: usize,
         call: &Call,
     ) -> Result<Vec<Option<Got<Told>>>> {
-        let way = self.way(1, records, command == b"EXISTS");
+        let way = self.way(records, command == b"EXISTS");
         spread(&way, keys, call, &|connection, part, call, done| {
             let mut out = Vec::with_capacity(part.items.len() * 128);
             for index in part.in_order(records) {
@@ -99,7 +98,7 @@ impl Valkey {
         let chunks: Vec<_> = names.chunks(VALKEY_EXISTS_KEYS).collect();
         let firsts: Vec<_> =
             chunks.iter().map(|chunk| chunk[0].clone()).chain(lists.iter().cloned()).collect();
-        let way = self.way(1, chunks.len(), true);
+        let way = self.way(chunks.len(), true);
         let asked = spread(&way, &firsts, call, &|connection, part, call, done| {
             let mut out = Vec::with_capacity(names.len() * 160);
             for index in part.in_order(chunks.len()) {
@@ -165,7 +164,7 @@ impl Valkey {
         records: usize,
         call: &Call,
     ) -> Result<Vec<Option<Got<Told>>>> {
-        let way = self.way(VALKEY_CONNECTIONS_MAX, records, true);
+        let way = self.way(records, true);
         spread(&way, keys, call, &|connection, part, call, done| {
             let mut out = Vec::with_capacity(part.items.len() * 128);
             for index in part.in_order(records) {
@@ -203,7 +202,6 @@ impl Valkey {
         let way = Way {
             topology: &self.topology,
             refusals: &self.refusals,
-            connections: VALKEY_CONNECTIONS_MAX,
             records: keys.len(),
             is_read: false,
             is_absent: &|_| false,

@@ -55,7 +55,6 @@ impl Lines<'_> {
         let way = Way {
             topology: self.topology,
             refusals: self.refusals,
-            connections: 1,
             records: keys.len(),
             is_read: false,
             is_absent: &|_| false,

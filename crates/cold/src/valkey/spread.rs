@@ -41,8 +41,6 @@ pub type Exchange<'a, T> =
 pub struct Way<'a, T> {
     pub topology: &'a Topology,
     pub refusals: &'a Refusals,
-    /// Connections to each node.
-    pub connections: usize,
     /// Items before this one are records, those from it on copies of the list of flushes.
     pub records: usize,
     /// Whether records may be read from replicas.
@@ -68,7 +66,7 @@ pub fn spread<T: Send>(
     let outcomes = keys.iter().map(|_| None).collect();
     let mut work = Spreading { way, owned, chosen, outcomes, failure: None };
     let firsts = work.chosen.clone().into_iter().enumerate();
-    let mut parts = work.open(cut(firsts, way.connections, false));
+    let mut parts = work.open(cut(firsts, false));
     let mut is_second = false;
     for _ in 0..=VALKEY_REDIRECTS_MAX {
         // The rest of the time is for other nodes.
@@ -148,7 +146,7 @@ impl<T: Send> Spreading<'_, T> {
             if is_known { None } else { other_of(self.owned.owners[item].as_ref(), asked) }
         };
         let others: Vec<_> = (0..records).map(|item| (item, other(item))).collect();
-        self.open(cut(others.into_iter(), self.way.connections, false))
+        self.open(cut(others.into_iter(), false))
     }
 
     fn is_cancelled(&self) -> bool {
@@ -178,7 +176,7 @@ impl<T> Way<'_, T> {
             let nodes: Vec<_> = to
                 .map(|(index, address, _)| (*index, self.topology.node_at(address).ok()))
                 .collect();
-            parts.extend(cut(nodes.into_iter(), self.connections, asking));
+            parts.extend(cut(nodes.into_iter(), asking));
         }
         parts
     }
@@ -250,27 +248,16 @@ pub fn values<T>(outcomes: Vec<Option<Got<T>>>, none: impl Fn(&str) -> T) -> Res
     }
 }
 
-/// Gathers items by node, the first ones first on each connection.
-fn cut(
-    owners: impl Iterator<Item = (usize, Option<Arc<Node>>)>,
-    most: usize,
-    asking: bool,
-) -> Vec<Part> {
-    let mut by_node: BTreeMap<(String, bool), (Arc<Node>, Vec<usize>)> = BTreeMap::new();
+/// Gathers items by node: a request takes one connection to each, as further ones cost wake-ups and add no rate.
+fn cut(owners: impl Iterator<Item = (usize, Option<Arc<Node>>)>, asking: bool) -> Vec<Part> {
+    let mut by_node: BTreeMap<(String, bool), Part> = BTreeMap::new();
     for (index, node) in owners {
         let Some(node) = node else { continue };
         let key = (node.address.clone(), node.is_replica);
-        by_node.entry(key).or_insert((node, Vec::new())).1.push(index);
+        let part = by_node.entry(key).or_insert(Part { node, asking, items: Vec::new() });
+        part.items.push(index);
     }
-    let mut parts = Vec::new();
-    for (node, items) in by_node.into_values() {
-        let count = most.clamp(1, items.len());
-        for first in 0..count {
-            let items = items.iter().skip(first).step_by(count).copied().collect();
-            parts.push(Part { node: Arc::clone(&node), asking, items });
-        }
-    }
-    parts
+    by_node.into_values().collect()
 }
 
 /// Runs a part over a connection that waits, or over a new one where there is none or the server has closed it meanwhile.
