@@ -227,11 +227,18 @@ const isReady = (step) => isStamped(step.stampPath(), step.inputs()) && step.int
 async function main() {
   const startedMs = Date.now();
   const isNightly = process.argv.includes("--every-release");
+  // For its stage alone: the demo does not need it.
+  const hasSglang = isNightly || process.argv.includes("--sglang");
   const releases = isNightly ? olderReleases() : [OLDEST_RELEASE];
   // vLLM's CPU build is optional, because it takes gigabytes and only the demo and tests use it.
   const engines = process.argv.includes("--without-engine")
     ? []
-    : [engine, ...releases.map(engineOf), ...(isNightly ? [sglang, mlx] : [])];
+    : [
+        engine,
+        ...releases.map(engineOf),
+        ...(hasSglang ? [sglang] : []),
+        ...(isNightly ? [mlx] : []),
+      ];
   // Packages compile the core for their platforms, and not as tests need it.
   const core = process.argv.includes("--without-core") ? [] : [nativeCore];
   const steps = [nodeModules, ...core, typescript];

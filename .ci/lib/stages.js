@@ -200,6 +200,8 @@ export const STAGES = [
     env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE },
     beside: "vitest",
   },
+  // One server of SGLang's; the nightly stage of this name has all.
+  pytest("sglang", ENGINE_TIMEOUT_MS, ...engines("sglang")),
 ];
 
 const CHECKS_OF = {

@@ -92,7 +92,7 @@ def sglang_python() -> str:
     """Return the interpreter with SGLang. Raises FileNotFoundError naming what makes it."""
     python = os.environ.get(PYTHON_VARIABLE) or str(ROOT / ".venv-sglang" / "bin" / "python")
     if not os.path.exists(python):
-        raise FileNotFoundError(f"{python}: run `node .ci/setup.js --every-release`")
+        raise FileNotFoundError(f"{python}: run `node .ci/setup.js --sglang`")
     return python
 
 
