@@ -39,9 +39,7 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
 
 @pytest.fixture(scope="module")
 def server(folder: Path, cluster: Cluster, models: Models) -> Iterator[SglangServer]:
-    made = SglangServer(
-        folder, "sglang", models.path(LLAMA), storage(cluster.config_path)
-    )
+    made = SglangServer(folder, "sglang", models.path(LLAMA), storage(cluster.config_path))
     made.start()
     cluster.wait_restoring()
     yield made
@@ -55,38 +53,33 @@ def seed(server: SglangServer, cluster: Cluster, number: int, **more: Any) -> An
     counted; the prompt is then sent again, which saves them.
     """
     server.flush()
-    saved, dropped = cluster.saved(), dropped_saves(cluster)
-    answer = server.generate(text(number), **more)
+    saved = cluster.saved() + FULL_PAGES
+    answers = []
     for _ in range(SEEDS_MAX):
-        wait_until(
-            lambda: (
-                cluster.saved() >= saved + FULL_PAGES
-                or dropped_saves(cluster) > dropped
-            ),
-            f"{saved + FULL_PAGES} blocks are in the vault, or some were dropped",
-        )
-        if cluster.saved() < saved + FULL_PAGES:
+        dropped = dropped_saves(cluster)
+        answers.append(server.generate(text(number), **more))
+        wait_saved_or_dropped(cluster, saved, dropped)
+        if cluster.saved() < saved:
             cluster.wait_idle()
         server.flush()
-        if cluster.saved() >= saved + FULL_PAGES:
-            return answer
-        dropped = dropped_saves(cluster)
-        server.generate(text(number), **more)
+        if cluster.saved() >= saved:
+            return answers[0]
     raise AssertionError(f"pages were dropped {SEEDS_MAX} times: {cluster.counters()}")
+
+
+def wait_saved_or_dropped(cluster: Cluster, saved: int, dropped: int) -> None:
+    wait_until(
+        lambda: cluster.saved() >= saved or dropped_saves(cluster) > dropped,
+        f"{saved} blocks are in the vault, or more than {dropped} were dropped",
+    )
 
 
 def dropped_saves(cluster: Cluster) -> int:
     counters = cluster.counters()
-    return sum(
-        count
-        for name, count in counters.items()
-        if name.startswith("shim_dropped_save_")
-    )
+    return sum(count for name, count in counters.items() if name.startswith("shim_dropped_save_"))
 
 
-def test_pages_come_back_from_the_vault_bit_for_bit(
-    server: SglangServer, cluster: Cluster
-) -> None:
+def test_pages_come_back_from_the_vault_bit_for_bit(server: SglangServer, cluster: Cluster) -> None:
     own = seed(server, cluster, 1)
     assert own["cached"] == 0
     restored = server.generate(text(1))
@@ -110,9 +103,7 @@ def test_pages_come_back_from_the_vault_bit_for_bit(
     assert rest["ids"] == first["ids"]
 
 
-def test_salts_and_extra_keys_share_nothing(
-    server: SglangServer, cluster: Cluster
-) -> None:
+def test_salts_and_extra_keys_share_nothing(server: SglangServer, cluster: Cluster) -> None:
     seed(server, cluster, 3)
     keys: list[dict[str, Any]] = [{"cache_salt": "a"}, {"extra_key": "a"}]
     for more in keys:
@@ -143,18 +134,14 @@ def test_changed_weights_begin_another_generation(
     assert status == 200, answer
     server.generate(text(5))
     cluster.wait_count("shim_dropped_save_not_named", FULL_PAGES)
-    assert (
-        cluster.saved() - before <= 1
-    )  # the answer's own last page, of the request before
+    assert cluster.saved() - before <= 1  # the answer's own last page, of the request before
     server.flush()
     back = server.generate(text(4))
     assert back["restored"] == 0
     is_same(back, own)
 
 
-def test_faults_cost_restores_but_no_request(
-    server: SglangServer, cluster: Cluster
-) -> None:
+def test_faults_cost_restores_but_no_request(server: SglangServer, cluster: Cluster) -> None:
     own = seed(server, cluster, 6)
     assert cluster.proxy is not None
     # The vault's connection ends while records are under way.
@@ -181,9 +168,7 @@ def test_faults_cost_restores_but_no_request(
     is_restored(server.generate(text(6)), own)
 
 
-def test_a_vault_killed_in_the_middle_of_a_restore(
-    server: SglangServer, cluster: Cluster
-) -> None:
+def test_a_vault_killed_in_the_middle_of_a_restore(server: SglangServer, cluster: Cluster) -> None:
     own = seed(server, cluster, 7)
     assert cluster.proxy is not None
     # Slow enough that the kill falls into the fetch.
@@ -192,8 +177,7 @@ def test_a_vault_killed_in_the_middle_of_a_restore(
     asking = threading.Thread(target=lambda: found.append(server.generate(text(7))))
     asking.start()
     wait_until(
-        lambda: any(engine["fetches"] for engine in cluster.status()["engines"]),
-        "a fetch begins",
+        lambda: any(engine["fetches"] for engine in cluster.status()["engines"]), "a fetch begins"
     )
     cluster.vault.kill()
     asking.join()
