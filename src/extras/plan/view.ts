@@ -229,7 +229,7 @@ export function describeReuse(rows: readonly ReuseRow[], { storedBytes }: ReuseS
   const shown = most < 0 ? rows : rows.slice(0, most + 1);
   const cells = shown.map(({ bytes, share }) => [showBytes(bytes), showShare(share)]);
   return [
-    `Of ${all} blocks that were asked for again (a sample), ${held.count} were still held, and ${gone.count} had been evicted or lost.`,
+    `Blocks that were asked for again (a sample): ${all}. Still held: ${held.count}; evicted or lost: ${gone.count}.`,
     `Bytes stored between two uses say what size would hold them; sizes are counted from ${showBytes(held.bounds[0] ?? 0)} on:`,
     ...table([["a vault of", "would hold"], ...cells], "  "),
   ];
