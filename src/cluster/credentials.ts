@@ -26,7 +26,7 @@ import {
   serviceUser,
   tokensPath,
 } from "../vault/access/identity.ts";
-import { parseTokens, versionOf } from "../vault/access/tokens.ts";
+import { digestOf, parseTokens, versionOf } from "../vault/access/tokens.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import type { VaultTarget } from "./targets.ts";
@@ -34,6 +34,8 @@ import { isClosed } from "./vault-access.ts";
 
 const CREDENTIALS_KEY = "[cluster] credentials";
 const JOINED_SHOWN_MAX = 5;
+/** Earlier joins that a new one may replace. */
+const JOINED_MAX = 256;
 
 /** Paths of the certificate and the token of one joined vault. */
 interface JoinedFiles {
@@ -66,15 +68,22 @@ export function checkKeeping(config: Config, address: string): void {
   checkRoom(joinedFiles(config, address).folder, CREDENTIALS_KEY);
 }
 
-/** Returns the token of an earlier join of the vault with that certificate; empty: none can be read. */
-export function formerToken(config: Config, address: string, caPem: string): string {
-  const { ca, token } = joinedFiles(config, address);
-  try {
-    const isSame = readPrivate(ca, CREDENTIALS_KEY).trim() === caPem.trim();
-    return isSame ? readToken(token, CREDENTIALS_KEY) : "";
-  } catch {
-    // Never joined, or the files are damaged: the join replaces them.
-    return "";
+/** Returns the digests of the tokens of earlier joins, which tell a stranger nothing; a damaged token is left out. */
+export function formerDigests({ cluster }: Config): string[] {
+  return foldersIn(cluster.credentials, JOINED_MAX).flatMap((folder) => {
+    try {
+      return [digestOf(readToken(join(cluster.credentials, folder, "token"), CREDENTIALS_KEY))];
+    } catch {
+      return [];
+    }
+  });
+}
+
+/** Replaces the tokens of earlier joins at these addresses, because one token opens all vaults of a pool. Throws CREDENTIALS. */
+export function shareToken(config: Config, addresses: readonly string[], token: string): void {
+  for (const address of addresses) {
+    if (!isJoined(config, address)) continue;
+    writePrivate(joinedFiles(config, address).token, `${token}\n`, CREDENTIALS_KEY);
   }
 }
 
@@ -163,7 +172,7 @@ function joinedThrough(
 /** The error names vaults joined under other addresses, because a different address is the most frequent cause. */
 function insecure({ cluster }: Config, address: string): TierkvError {
   const key = cluster.kvCold.some(({ text }) => text === address) ? "kv_cold" : "ssm_cold";
-  const known = foldersIn(cluster.credentials);
+  const known = foldersIn(cluster.credentials, JOINED_SHOWN_MAX);
   const others = known.length === 0 ? "" : ` (joined here: ${known.join(", ")})`;
   return new TierkvError("INSECURE_VAULT", {
     key: `[cluster] ${key}`,
@@ -173,9 +182,9 @@ function insecure({ cluster }: Config, address: string): TierkvError {
   });
 }
 
-function foldersIn(folder: string): string[] {
+function foldersIn(folder: string, most: number): string[] {
   try {
-    return readdirSync(folder).toSorted().slice(0, JOINED_SHOWN_MAX);
+    return readdirSync(folder).toSorted().slice(0, most);
   } catch {
     return [];
   }

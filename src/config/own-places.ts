@@ -4,8 +4,14 @@ import { homedir } from "node:os";
 import { join } from "node:path";
 import type { Environment } from "./field.ts";
 
+/** A user of a service may be in no list of users and have no home: `/`, as for systemd. */
 export function homeOf(env: Environment): string {
-  return env["HOME"] ?? homedir();
+  if (env["HOME"] !== undefined) return env["HOME"];
+  try {
+    return homedir();
+  } catch {
+    return "/";
+  }
 }
 
 /** The variable's directory, else `usual` below the home. */

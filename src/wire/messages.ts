@@ -355,7 +355,7 @@ export interface InviteReply {
 export interface RedeemRequest {
   machine: string;
   /** Its token from an earlier join; empty: none. */
-  former: string;
+  formers: string[];
 }
 
 export interface RedeemReply {

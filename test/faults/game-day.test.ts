@@ -294,7 +294,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "the wrong model was flushed",
       sees,
-      "nothing: engines compute the prompts again. Or restore the back-up: stop the vault, put back its folders and the archive's content, and start it",
+      "nothing: engines compute the prompts again. Or restore the back-up: stop the vault, put back its folders and the archive's content, and start it; of a pool with `pool_key` stop all vaults first, and put back each, as one alone hears of the flush from the others and repeats it",
       `${WHOLE}; no machine has to join again`,
     );
 
@@ -445,7 +445,7 @@ systemctl start tierkv-vault
 
 - **To restore**, stop the vault, replace the content of both folders by that of the back-up (\`rm -r /var/lib/tierkv/*; cp -a /backup/tierkv/. /var/lib/tierkv/\`), and start it. This also works on another host that gets the same address. Machines need not join again.
 - **A vault with \`[vault] archive\`** may have records in the archive alone, and a flush empties the archive, too. So a back-up of such a vault includes the archive: a copy of its folder, or versions of the bucket's objects.
-- **Flushes:** a back-up brings back records that were flushed after it was made, so flush them again. In a pool with \`pool_key\` this is not needed, because the other vaults report the flushes that a vault has missed.
+- **Flushes:** a back-up brings back records that were flushed after it was made, so flush them again. In a pool with \`pool_key\` this is not needed: the other vaults report the flushes that a vault has missed. So a flush is undone only where all vaults are stopped and put back together.
 - **Without a stop:** \`[vault] archive\` keeps copies of full segments in a bucket or folder. It has records, and no secrets.
 
 Records are a cache. A lost vault loses no answer, so a back-up saves only time.

@@ -30,7 +30,7 @@ const asked = (vault: ClosedVault, token: string): Parameters<typeof askOnce>[0]
 async function machine(vault: ClosedVault): Promise<string> {
   const invited = { role: "write", forS: 60, uses: 1 };
   const { secret } = await askOnce(asked(vault, TOKENS.admin), vaultService.Invite, invited);
-  const joined = { machine: "box", former: "" };
+  const joined = { machine: "box", formers: [] };
   return (await askOnce(asked(vault, secret), vaultService.Redeem, joined)).token;
 }
 

@@ -31,23 +31,22 @@ async function joinVault(call: Call): Promise<boolean> {
   const { address } = invitation;
   const joining = await import("../join/joining.ts");
   const { listOf } = await import("../vaults/vault-lists.ts");
-  const { askClasses, askPooled, certificateOf, redeem, writeAddress } = joining;
-  const { checkKeeping, formerToken, keepJoined } = await import("../../cluster/credentials.ts");
+  const { askClasses, askPooled, certificateOf, entryOf, redeem, writeAddress } = joining;
+  const { checkKeeping, formerDigests, keepJoined, shareToken } = await import("../../cluster/credentials.ts");
   checkKeeping(config, address);
   const vault = (): string => `the vault at ${address}`;
   const caPem = await whileWaiting(call.io, vault, () => certificateOf(invitation));
-  const former = formerToken(config, address, caPem);
-  const credential = await whileWaiting(call.io, vault, () => redeem(invitation, caPem, former));
+  const formers = formerDigests(config);
+  const credential = await whileWaiting(call.io, vault, () => redeem(invitation, caPem, formers));
   // Kept before any other step can fail, because the join has used up the code.
   const folder = keepJoined(config, address, caPem, credential.token);
   const classes = await askClasses(credential, caPem);
   const pooled = await askPooled(credential, caPem);
-  const text = pooled === null ? address : `pool:${address}`;
-  const isKnown = classes.every((name) => listOf(config, name).includes(text));
-  const { path, isDone, line } = writeAddress(call, config, text, {
-    classes,
-    standsFor: pooled ?? [],
-  });
+  shareToken(config, pooled ?? [], credential.token);
+  const isKnown = classes.every((name) =>
+    listOf(config, name).includes(entryOf(config, name, address, pooled)),
+  );
+  const { path, isDone, line } = writeAddress(call, config, address, { classes, pooled });
   const lines = [
     `joined the ${classes.join(" and ")} vault at ${address} as ${credential.name}; certificate and token are in ${folder}`,
     line,

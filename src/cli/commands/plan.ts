@@ -1,6 +1,6 @@
 // Owns `tierkv plan`: sizes of a model's prompts, capacities of vaults and stores, and a forecast of restores from a trace.
 import { Option } from "commander";
-import { TierkvError } from "../../base/errors.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { FAR_BLOCK_TOKENS } from "../../base/limits/tools.ts";
 import type { Config } from "../../config/config.ts";
 import { askSidecar, statusSeen } from "../../control/ask-sidecar.ts";
@@ -97,6 +97,16 @@ export function addPlan(program: Command): void {
     .does(plan);
 }
 
+/** Names the way that needs no running engine. */
+function withoutSidecar(error: unknown): never {
+  const known = toTierkvError(error);
+  if (known.code !== "SIDECAR_DOWN") throw known;
+  const { path = "", reason = "" } = known.details;
+  const fix =
+    "start an engine with tierKV, or plan without one: `tierkv plan --model config.json`, the file of a model";
+  throw new TierkvError("SIDECAR_DOWN", { path, reason, fix }, { cause: error });
+}
+
 async function plan(call: Call<PlanFlags>): Promise<boolean> {
   const { options } = call;
   const config = call.loadConfig();
@@ -106,7 +116,7 @@ async function plan(call: Call<PlanFlags>): Promise<boolean> {
   const linear = pace === null ? null : (tokens: number): number => tokens / pace;
   const isRunning = options.model === undefined;
   const status = isRunning
-    ? await askSidecar(options.socket ?? call.sidecarSocket(), statusSeen)
+    ? await askSidecar(options.socket ?? call.sidecarSocket(), statusSeen).catch(withoutSidecar)
     : null;
   const weighers =
     status === null

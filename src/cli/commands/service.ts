@@ -128,8 +128,14 @@ export function advice({
   // Root has a state folder of its own, so the service's is named.
   const isApart = scope === "system" && manager === "systemd" && runAs === null;
   const place = isApart ? `STATE_DIRECTORY=${SERVICE_STATE} ` : "";
-  return name === "vault" ? [...user, `\`${place}tierkv status\` says how it is`] : user;
+  if (name === "vault") return [...user, `\`${place}tierkv status\` says how it is`];
+  return scope === "system" ? [SOCKET_OF_ITS_OWN] : user;
 }
+
+/** systemd gives a service of the machine no XDG_RUNTIME_DIR; most logins have one. */
+const SOCKET_OF_ITS_OWN =
+  "an engine that you start in a login looks for the socket in that login's $XDG_RUNTIME_DIR, which this service does not " +
+  'have: set [sidecar] socket for both, such as "/run/tierkv/sidecar.sock", or install with --user';
 
 /** Throws where the configuration does not fit the service, or the service could not read its program. */
 function planned(call: Call<ServiceFlags>): Service {

@@ -6,6 +6,7 @@ import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
 import { placeOf } from "../../config/load.ts";
+import { SERVICE_STATE } from "../../config/own-places.ts";
 import { ENTRIES } from "../../config/schema.ts";
 import type { FileProblem } from "./named-files.ts";
 
@@ -96,7 +97,9 @@ function stateOf({ folder, use }: Named): NamedFolder["state"] {
 function checkOwn(folder: string): void {
   const { mode, uid } = statSync(folder);
   const user = process.geteuid?.();
-  if (uid !== user) {
+  // Root asks about the folder of a service that has a user of its own.
+  const isOfService = user === 0 && `${folder}/`.startsWith(`${SERVICE_STATE}/`);
+  if (uid !== user && !isOfService) {
     throw new ForeignFolder(
       `it belongs to user ${uid}, this is user ${user}`,
       "name another folder",

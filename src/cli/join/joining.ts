@@ -3,6 +3,7 @@ import { hostname } from "node:os";
 import { classesOf, vaultClassName } from "../../base/block.ts";
 import type { RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { namesIn, sourceOf } from "../../base/hosts.ts";
 import { JOIN_TIMEOUT_MS } from "../../base/limits/access.ts";
 import { askOnce } from "../../client/vault/ask.ts";
 import type { Asked } from "../../client/vault/ask.ts";
@@ -10,6 +11,7 @@ import { certificateAt, fingerprintOf, pemOf } from "../../client/vault/certific
 import { helloRequest } from "../../client/vault/hello.ts";
 import { isReached } from "../../cluster/credentials.ts";
 import type { Config } from "../../config/config.ts";
+import { diagnosed } from "../../diagnosis/reach.ts";
 import { Book } from "../../discovery/book.ts";
 import { VAULT_SERVER_NAME } from "../../wire/security.ts";
 import { vaultService } from "../../wire/service.ts";
@@ -18,9 +20,11 @@ import { describeWritten, listOf, writeVaults } from "../vaults/vault-lists.ts";
 import type { Written } from "../vaults/vault-lists.ts";
 import type { Invitation } from "./join-code.ts";
 
-/** Returns the vault's certificate if it matches the code; nothing is sent before. Throws FINGERPRINT or VAULT_DOWN. */
+/** Returns the vault's certificate if it matches the code; nothing is sent before. Throws FINGERPRINT or VAULT_UNREACHED. */
 export async function certificateOf({ address, fingerprint }: Invitation): Promise<string> {
-  const raw = await certificateAt(address, JOIN_TIMEOUT_MS);
+  const raw = await certificateAt(address, JOIN_TIMEOUT_MS).catch(async (error: unknown) => {
+    throw await diagnosed(error, { name: "the", address }, true);
+  });
   const seen = fingerprintOf(raw);
   if (seen.equals(fingerprint)) return pemOf(raw);
   const short = (bytes: Buffer): string => bytes.toString("hex").slice(0, 16);
@@ -35,16 +39,16 @@ export interface Credential {
   token: string;
 }
 
-/** Exchanges the invitation for this machine's own credential, which replaces the one of an earlier join. */
+/** Exchanges the invitation for this machine's own credential, which replaces those of earlier joins that the vault knows. */
 export async function redeem(
   invitation: Invitation,
   caPem: string,
-  former: string,
+  formers: string[],
 ): Promise<Credential> {
   const { address, secret } = invitation;
   const asked = askedWith(address, caPem, secret);
   try {
-    const request = { machine: hostname(), former };
+    const request = { machine: hostname(), formers };
     const { name, token } = await askOnce(asked, vaultService.Redeem, request);
     return { address, name, token };
   } catch (error) {
@@ -89,15 +93,29 @@ function askedWith(address: string, caPem: string, token: string): Asked {
   return { name: "the", address, security, timeoutMs: JOIN_TIMEOUT_MS };
 }
 
-/** Writes the address into the vault lists, in place of those that it stands for; `line` reports the result. */
+/** Returns a list's entry for a vault: its address, or that of its pool, by the vault of it that the list names already. */
+export function entryOf(
+  config: Config,
+  name: RecordClass,
+  address: string,
+  pooled: readonly string[] | null,
+): string {
+  if (pooled === null) return address;
+  const ofPool = (text: string): boolean =>
+    sourceOf(text) === "pool" && [address, ...pooled].includes(namesIn(text));
+  return listOf(config, name).find((text) => ofPool(text)) ?? `pool:${address}`;
+}
+
+/** Writes a vault or its pool into the vault lists, in place of the pool's single vaults; `line` reports the result. */
 export function writeAddress(
   call: Call,
   config: Config,
   address: string,
-  { classes, standsFor }: { classes: readonly RecordClass[]; standsFor: readonly string[] },
+  { classes, pooled }: { classes: readonly RecordClass[]; pooled: readonly string[] | null },
 ): Written & { line: string } {
   const entries = classes.map((name) => {
-    return [name, withJoined(config, name, address, standsFor)] as const;
+    const entry = entryOf(config, name, address, pooled);
+    return [name, withJoined(config, name, entry, pooled ?? [])] as const;
   });
   const lists = Object.fromEntries(entries);
   const written = writeVaults(call, config, lists);

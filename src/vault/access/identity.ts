@@ -77,19 +77,20 @@ export function openSecurity(files: SecurityFiles, logger: Logger): OpenedSecuri
   };
 }
 
-/** Checks the same parts without making any. Throws CREDENTIALS. */
+/** Checks the same parts without making any; root may check those of a service. Throws CREDENTIALS. */
 export function checkSecurity(files: SecurityFiles, logger: Logger): void {
   const { tlsCert, tlsClientCa, tokens } = files;
+  const also = serviceUser(files.stateDir);
   if (tlsCert === null && isAbsent(certificatePath(files), STATE_KEY)) {
     checkRoom(dirname(certificatePath(files)), STATE_KEY);
   } else {
-    const { certPem, keyPem, path } = ownCertificate(files);
+    const { certPem, keyPem, path } = ownCertificate(files, also);
     checkPair(path, certPem, keyPem);
     checkValidity(path, certPem, logger);
   }
   if (tlsClientCa !== null) readPublic(tlsClientCa, "[vault] tls_client_ca");
   if (tokens === null && (tlsClientCa !== null || isAbsent(tokensPath(files), STATE_KEY))) return;
-  openToTokens(files, logger);
+  openToTokens(files, logger, also);
 }
 
 /** Reads the certificate of this machine's vault, and makes none. Throws CREDENTIALS. */
@@ -128,9 +129,10 @@ export function serviceUser(stateDir: string): number | null {
 function openToTokens(
   files: SecurityFiles,
   logger: Logger,
+  also: number | null = null,
 ): { tokens: TokenFile; members: Members } {
-  const tokens = new TokenFile(tokensPath(files), logger);
-  return { tokens, members: new Members(membersPath(files), logger) };
+  const tokens = new TokenFile(tokensPath(files), logger, also);
+  return { tokens, members: new Members(membersPath(files), logger, also) };
 }
 
 const membersPath = ({ stateDir }: SecurityFiles): string => join(stateDir, "members.json");
@@ -145,18 +147,22 @@ export function certificatePath({ stateDir }: Pick<SecurityFiles, "stateDir">): 
   return join(stateDir, "vault.pem");
 }
 
-function ownCertificate(files: SecurityFiles): { certPem: Buffer; keyPem: Buffer; path: string } {
+/** `also`: another user who may own the files. */
+function ownCertificate(
+  files: SecurityFiles,
+  also: number | null = null,
+): { certPem: Buffer; keyPem: Buffer; path: string } {
   const { tlsCert, tlsKey } = files;
   if (tlsCert !== null && tlsKey !== null) {
     return {
       certPem: Buffer.from(readPublic(tlsCert, "[vault] tls_cert")),
-      keyPem: Buffer.from(readPrivate(tlsKey, "[vault] tls_key")),
+      keyPem: Buffer.from(readPrivate(tlsKey, "[vault] tls_key", { also })),
       path: tlsCert,
     };
   }
   const path = certificatePath(files);
   makeOwnCertificate(path);
-  const text = readPrivate(path, STATE_KEY);
+  const text = readPrivate(path, STATE_KEY, { also });
   return { certPem: pick(text, "CERTIFICATE"), keyPem: pick(text, "PRIVATE KEY"), path };
 }
 

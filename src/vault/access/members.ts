@@ -1,5 +1,4 @@
 // Owns the machines that joined: their credentials and open invitations, hashed in one private file.
-import { createHash } from "node:crypto";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import {
   ACCOUNTS_MAX,
@@ -15,6 +14,7 @@ import { isAbsent, readPrivate, writePrivate } from "../../base/private-file.ts"
 import { isRole } from "../../base/roles.ts";
 import type { Role } from "../../base/roles.ts";
 import { nowMs, randomToken, wallClockMs } from "../../base/time.ts";
+import { digestOf } from "./tokens.ts";
 
 const KEY = "[vault] state_dir";
 
@@ -40,11 +40,11 @@ interface Invitation {
   uses: number;
 }
 
-/** A machine that was let in, and the member that it was before; null: none. */
+/** A machine that was let in, and the members that it was before. */
 export interface Redeemed {
   member: Member;
   token: string;
-  replaced: Member | null;
+  replaced: readonly Member[];
 }
 
 interface Kept {
@@ -63,13 +63,13 @@ export class Members {
   #isStale = false;
   #onChange: (member: Member, isGone: boolean) => void = () => {};
 
-  /** A missing file means no members. Throws CREDENTIALS for an unusable one. */
-  constructor(path: string, logger: Logger) {
+  /** A missing file means no members; `also`: another user who may own it. Throws CREDENTIALS for an unusable file. */
+  constructor(path: string, logger: Logger, also: number | null = null) {
     this.#path = path;
     this.#logger = logger;
     this.#kept = isAbsent(path, KEY)
       ? { last: 0, members: [], invitations: [] }
-      : parse(readPrivate(path, KEY), path);
+      : parse(readPrivate(path, KEY, { also }), path);
     this.#index();
   }
 
@@ -102,23 +102,23 @@ export class Members {
   }
 
   /**
-   * Uses an invitation once and returns the machine's token, which is kept only as a digest. The member whose token is `former` is
-   * replaced: the same machine joins again. Throws STRANGER, OVERLOAD or CREDENTIALS.
+   * Uses an invitation once and returns the machine's token, which is kept only as a digest. Members whose tokens have a digest in
+   * `formers` are replaced: the same machine joins again. Throws STRANGER, OVERLOAD or CREDENTIALS.
    */
-  redeem(secret: string, machine: string, former = ""): Redeemed {
+  redeem(secret: string, machine: string, formers: readonly string[] = []): Redeemed {
     const digest = digestOf(secret);
     const open = this.#open();
     const invitation = open.find((one) => one.digest === digest);
     if (invitation === undefined) throw new TierkvError("STRANGER", {});
     const token = newSecret();
-    const replaced = this.find(former);
-    const others = this.#kept.members.filter((one) => one !== replaced);
+    const replaced = this.#kept.members.filter((one) => formers.includes(one.digest));
+    const others = this.#kept.members.filter((one) => !replaced.includes(one));
     const member = this.#newMember(machine, invitation.role, digestOf(token), others);
     const invitations = open
       .map((one) => (one === invitation ? { ...one, uses: one.uses - 1 } : one))
       .filter(({ uses }) => uses > 0);
     this.#add(member, invitations, others);
-    if (replaced !== null) this.#onChange(replaced, true);
+    for (const former of replaced) this.#onChange(former, true);
     return { member, token, replaced };
   }
 
@@ -223,11 +223,6 @@ function freeName(machine: string, others: readonly Member[]): string {
 
 function newSecret(): string {
   return randomToken(TOKEN_BYTES).toString("base64url");
-}
-
-/** Secrets of 256 random bits need no slow hash. */
-function digestOf(secret: string): string {
-  return createHash("sha256").update(secret).digest("hex");
 }
 
 function checkRange(what: string, value: number, max: number): void {

@@ -1,5 +1,5 @@
 // Owns the tokens that open a vault: read from a file, reread when it changes, compared in constant time.
-import { createHmac, timingSafeEqual } from "node:crypto";
+import { createHash, createHmac, timingSafeEqual } from "node:crypto";
 import { statSync } from "node:fs";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import {
@@ -15,6 +15,11 @@ import type { Role } from "../../base/roles.ts";
 import { nowMs, randomToken } from "../../base/time.ts";
 
 const KEY = "[vault] tokens";
+
+/** Secrets of 256 random bits need no slow hash. */
+export function digestOf(secret: string): string {
+  return createHash("sha256").update(secret).digest("hex");
+}
 
 export interface Token {
   role: Role;
@@ -58,14 +63,16 @@ interface Entry {
 export class TokenFile {
   readonly path: string;
   readonly #logger: Logger;
+  readonly #also: number | null;
   /** Random per process, so that the compared digests cannot be predicted. */
   readonly #salt = randomToken(32);
   #entries: Entry[];
   #seen: string;
   #lookedMs: number;
 
-  /** Throws CREDENTIALS for a file that cannot be used, or holds no token. */
-  constructor(path: string, logger: Logger) {
+  /** `also`: another user who may own the file. Throws CREDENTIALS for a file that cannot be used, or holds no token. */
+  constructor(path: string, logger: Logger, also: number | null = null) {
+    this.#also = also;
     this.path = path;
     this.#logger = logger;
     this.#seen = versionOf(path);
@@ -90,7 +97,7 @@ export class TokenFile {
   }
 
   #read(): Entry[] {
-    const tokens = parseTokens(readPrivate(this.path, KEY), this.path);
+    const tokens = parseTokens(readPrivate(this.path, KEY, { also: this.#also }), this.path);
     if (tokens.length === 0) {
       const reason = "it holds no token, so nobody could come in";
       const fix = `write a line \`${ROLES[1]}:\` and 32 or more random characters`;

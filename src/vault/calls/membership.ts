@@ -21,11 +21,11 @@ export function invite(
 
 export function redeem(
   vault: VaultContext,
-  { machine, former }: m.RedeemRequest,
+  { machine, formers }: m.RedeemRequest,
   { peer, invitation }: Caller,
 ): m.RedeemReply {
-  const { member, token, replaced } = membersOf(vault).redeem(invitation ?? "", machine, former);
-  if (replaced !== null) expel(vault, replaced, peer);
+  const { member, token, replaced } = membersOf(vault).redeem(invitation ?? "", machine, formers);
+  for (const former of replaced) expel(vault, former, peer);
   const { name, role } = member;
   vault.audit.record("machine_joined", { peer, name, role });
   vault.logger.info({ name, role, peer }, "a machine joined");

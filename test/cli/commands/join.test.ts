@@ -11,6 +11,7 @@ import { certificate } from "../../support/closed-vaults.ts";
 import { lastLine, Program, runInside, runProgram } from "../../support/command-line.ts";
 import type { Outcome } from "../../support/command-line.ts";
 import { poolKey, startPooled } from "../../support/pooled.ts";
+import type { PooledVault } from "../../support/pooled.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
@@ -194,6 +195,38 @@ describe("a vault and a join", () => {
     );
   });
 
+  test("a machine that joins a pool by another of its vaults is still one machine there, with one token", async () => {
+    const key = poolKey();
+    const seed = await startPooled({ key, isClosed: true });
+    const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
+    const known = ["vaults", "add", other.address, "--config", seed.config];
+    await until(async () => (await runInside(known)).exitCode === 0, "the list to come");
+    const path = join(home, "mine.toml");
+    const isKnown = async ({ config }: PooledVault): Promise<string[]> => {
+      const { stdout } = await runInside(["peers", "--json", "--config", config]);
+      const { peers } = JSON.parse(stdout) as { peers: { name: string }[] };
+      return peers.map(({ name }) => name);
+    };
+    const isAt = async (names: string[]): Promise<boolean> =>
+      String([await isKnown(seed), await isKnown(other)]) === String([names, names]);
+    const credentials = join(home, "credentials");
+    writeFileSync(path, `[cluster]\ncredentials = "${credentials}"\n`);
+    await joinWith(seed.joinLine(), ["--config", path]);
+    const text = readFileSync(path, "utf8");
+    expect(text).toContain(`kv_cold = "pool:${seed.address}"`);
+    await until(async () => await isAt([MACHINE]), "both vaults to know it");
+    const { stdout } = await joinWith(other.joinLine(), ["--config", path]);
+    expect(stdout).toContain("a running sidecar uses the new token");
+    expect(readFileSync(path, "utf8")).toBe(text);
+    await until(async () => await isAt([MACHINE]), "both vaults to know it anew");
+    const [first, second] = [seed, other].map(({ address }) =>
+      readFileSync(join(credentials, address.replace(":", "_"), "token"), "utf8"),
+    );
+    expect(first).toBe(second);
+    await runInside(["revoke", MACHINE, "--config", other.config]);
+    await until(async () => await isAt([]), "both vaults to forget it");
+  });
+
   test("a named file that is not there is made", async () => {
     const started = await startVault("kv_cold");
     const path = join(home, "new", "mine.toml");
@@ -302,7 +335,9 @@ describe("join gives the token to nobody but that vault", () => {
       fingerprint: Buffer.alloc(32),
       secret: "s".repeat(43),
     });
-    expect((await joinWith(code)).stderr).toContain("the vault at 127.0.0.1:1 does not answer");
+    expect((await joinWith(code)).stderr).toContain(
+      "the vault at 127.0.0.1:1 does not answer: refused: nobody listens on port 1; start the vault there",
+    );
     expect(await joinWith("tkv1.nonsense")).toMatchObject({ exitCode: 2 });
     const asked = await runInside(["join"], { env: { HOME: home }, answer: "tkv1.x" });
     expect(asked.asked).toEqual(["Join code:"]);

@@ -100,6 +100,8 @@ describe.skipIf(process.platform !== "linux")("on Linux", () => {
     const own = "`STATE_DIRECTORY=/var/lib/tierkv tierkv status` says how it is";
     expect(advice(service)).toEqual([own]);
     expect(advice({ ...service, runAs: "a" })).toEqual(["`tierkv status` says how it is"]);
+    const [sidecar] = advice({ ...service, name: "sidecar", runAs: "a" });
+    expect(sidecar).toContain("set [sidecar] socket for both");
   });
 });
 

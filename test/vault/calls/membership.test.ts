@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../../src/client/vault/channel.ts";
 import type { VaultClient } from "../../../src/client/vault/vault-client.ts";
+import { digestOf } from "../../../src/vault/access/tokens.ts";
 import { vaultService } from "../../../src/wire/service.ts";
 import { openClosedVault, shown, TOKENS } from "../../support/closed-vaults.ts";
 import type { ClosedVault } from "../../support/closed-vaults.ts";
@@ -34,8 +35,9 @@ interface Joined {
   client: VaultClient;
 }
 
-async function joined(vault: ClosedVault, secret: string, former = ""): Promise<Joined> {
-  const request = { machine: "box", former };
+async function joined(vault: ClosedVault, secret: string, former?: string): Promise<Joined> {
+  const formers = former === undefined ? [] : [digestOf(former)];
+  const request = { machine: "box", formers };
   const reply = await channelAs(vault, secret).unary(vaultService.Redeem, request, options());
   const client = openClient(vault, "kv", { security: shown(vault, reply.token), lanes: 2 });
   await client.hello(SOON_MS);
@@ -103,7 +105,7 @@ test("an administrator that revokes itself still hears that it is done", async (
   const secret = await invited(vault, { ...INVITE, role: "admin" });
   const { token, name } = await channelAs(vault, secret).unary(
     vaultService.Redeem,
-    { machine: "me", former: "" },
+    { machine: "me", formers: [] },
     options(),
   );
   const channel = channelAs(vault, token);
@@ -119,7 +121,7 @@ test("an invitation opens Redeem and nothing else, and Redeem opens to nothing e
   ).rejects.toMatchObject({ code: 16 });
   for (const token of [TOKENS.admin, "n".repeat(43)]) {
     await expect(
-      channelAs(vault, token).unary(vaultService.Redeem, { machine: "x", former: "" }, options()),
+      channelAs(vault, token).unary(vaultService.Redeem, { machine: "x", formers: [] }, options()),
     ).rejects.toMatchObject({ code: 16 });
   }
   expect(vault.counter("calls_unauthenticated")).toBe(3);

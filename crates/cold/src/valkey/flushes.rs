@@ -186,7 +186,25 @@ impl Flushes {
                 self.read(&[copy], valkey, call)?;
             }
         }
+        if !absent.is_empty() {
+            // The models' names went with it; where it fails, the next client that loses a copy tells its own.
+            let _ = self.tell_models(valkey, call);
+        }
         self.state().is_begun = true;
+        Ok(())
+    }
+
+    /// Names again the models that this client knows, after a node has lost its memory.
+    fn tell_models(&self, valkey: &Lines<'_>, call: &Call) -> Result<()> {
+        let mut command = vec![b"HSET".to_vec(), self.models_key.clone()];
+        for (namespace, names) in &self.state().models {
+            let pairs =
+                names.iter().flat_map(|name| [hex(namespace).into_bytes(), name.clone().into()]);
+            command.extend(pairs);
+        }
+        if command.len() > 2 {
+            valkey.lists(from_ref(&self.models_key), &[vec![command]], call)?;
+        }
         Ok(())
     }
 
