@@ -142,11 +142,15 @@ function gatewayEngineDown({ fleet }: Seen): Finding[] {
   });
 }
 
-function unreachable({ targets, sidecar }: Seen): Finding[] {
+function unreachable({ config, targets, sidecar }: Seen): Finding[] {
   return targets.flatMap(({ target, address, error, refused }) => {
     // Without its sidecar the own vault is down, too; the sidecar's finding is enough.
     if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
     if (isReachedBySidecar(sidecar, address)) {
+      if (config.cluster.storePassword !== null) {
+        const why = "the sidecar still reaches it with the credentials that it started with";
+        return [problem("store_refused", `${error}; ${why}: correct [cluster] store_password`)];
+      }
       const why = "this command takes credentials from its own environment";
       return [note("store_unasked", `the sidecar reaches ${address}, and ${why}: ${error}`)];
     }

@@ -101,18 +101,19 @@ async function explain(
     default:
       return null;
   }
-  if (storeKind(address) !== null) return await explainStore(address);
+  if (storeKind(address) !== null) return await explainStore(address, error.code);
   const found = isTls ? await overTls(address) : await inClear(address);
   if (found !== null || error.code !== "VAULT_BROKEN") return found;
   return { ...NO_VAULT, reason: String(error.details["reason"]) };
 }
 
 /** Diagnoses the first server of a Valkey that does not answer; null: its own error says more, or it is a bucket. */
-async function explainStore(address: string): Promise<Diagnosis | null> {
+async function explainStore(address: string, code: string): Promise<Diagnosis | null> {
   if (storeKind(address) !== "valkey") return null;
   const [host = ""] = valkeyHosts(address);
   const { socket, found } = await reach(host);
   socket?.destroy();
+  if (found === null && code === "VAULT_DEADLINE") return SILENT;
   if (found?.verdict !== "refused") return found;
   return { ...found, fix: "start the server there, or correct the address" };
 }

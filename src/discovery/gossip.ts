@@ -4,6 +4,7 @@ import type { VaultClass } from "../base/block.ts";
 import { toTierkvError } from "../base/errors.ts";
 import { splitAddress } from "../base/hosts.ts";
 import {
+  ADMIT_WAIT_MS,
   GOSSIP_EVERY_MS,
   GOSSIP_RETRY_MS,
   GOSSIP_TIMEOUT_MS,
@@ -112,7 +113,9 @@ export class Gossip {
   /** Takes a vault out, or lets it in again, once it knows what it missed; false: none has that address. */
   async admit(address: string, gone: boolean): Promise<boolean> {
     if (this.book.vault(address) === null) return false;
-    if (!gone && address !== this.#own?.address) await this.#exchange(address);
+    // Its own entry may be newer; a vault that is away hears of it later.
+    if (!gone && address !== this.#own?.address)
+      await Promise.race([this.#exchange(address), sleep(ADMIT_WAIT_MS)]);
     const known = this.book.vault(address);
     if (known !== null && known.gone !== gone)
       this.put({ ...known, gone, version: known.version + 1 });

@@ -301,6 +301,17 @@ test("a store that this shell has no credentials for is a note where the sidecar
     return findings({ ...seen, targets: [own!, vault!, bucket], sidecar }).map(({ code }) => code);
   };
   expect(found("up")).toEqual(["store_unasked"]);
+  const given = { ...seen.config.cluster, storePassword: "/etc/tierkv/password" };
+  const [first] = findings({
+    ...seen,
+    config: { ...seen.config, cluster: given },
+    targets: [own!, vault!, bucket],
+    sidecar: {
+      ...seen.sidecar!,
+      vaults: { kv: [{ ...kv!, behind: { address, state: "up", trouble: "" } }], ssm: [] },
+    },
+  });
+  expect(first).toMatchObject({ code: "store_refused" });
   expect(found("down")).toEqual(["vault_refused"]);
   // A sidecar that has just begun says `up`, although its first requests were denied.
   const counts = { refused_denied: 2 };

@@ -187,6 +187,11 @@ test("a sidecar whose vault takes no saves lets them go, and the engine, and its
   await sidecar.close();
 });
 
+test("a vault that falls silent counts as down though no engine asks", async () => {
+  const { sidecar } = await openPatient({});
+  await until(() => sidecar.status().vaults.kv[0]?.state === "down", "the vault to be down");
+});
+
 test(
   "re-offers are tried again where a vault does not report holdings, room or acceptance",
   { tags: ["nightly"] },
@@ -221,7 +226,7 @@ test(
       else if (request.leaving) asked = 100;
     };
     const client = openClient(await openFakeVault({ ...SILENT, Watch }));
-    const { sidecar, engine } = await openPatient({ Watch });
+    const { sidecar, engine } = await openPatient({ Watch, Stats: roomy });
     await until(() => asked >= 3, "the third call");
     engine.close();
     await until(() => sidecar.status().engines.length === 0, "the engine to have left");

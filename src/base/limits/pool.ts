@@ -65,6 +65,9 @@ export const LISTED_FLUSHES_MAX = 256;
 export const STATEMENT_BYTES_MAX = 4_096;
 /** Interval of a vault's queries to its pool for missed entries, its retry pause, and timeout, in ms. */
 export const GOSSIP_EVERY_MS = 3_000;
+
+/** How long a vault that is let into its pool again is asked for its own entry first, in ms. */
+export const ADMIT_WAIT_MS = 1_000;
 export const GOSSIP_RETRY_MS = 300;
 export const GOSSIP_TIMEOUT_MS = 2_000;
 /** Pause before a failed vault is asked for its list again, in ms. */

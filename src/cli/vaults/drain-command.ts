@@ -18,6 +18,7 @@ import type { Call } from "../shell/call.ts";
 import { listed } from "../shell/looking.ts";
 import { Progress } from "../shell/progress.ts";
 import { greetAll } from "./greeting.ts";
+import { isPooled } from "./pooling.ts";
 
 /** Reasons that a second run would not change. */
 const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing"]);
@@ -72,7 +73,8 @@ export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
       close();
     }
   }
-  call.print({ address, drained: results }, [...results.flatMap(describe), next(address)]);
+  const lines = [...results.flatMap(describe), next(address, isPooled(config))];
+  call.print({ address, drained: results }, lines);
   return results.every(({ left }) => Object.keys(left).every((why) => FINAL.has(why)));
 }
 
@@ -148,6 +150,9 @@ function describe({ class: name, moved, present, left, evicted }: Done): string[
   return lines;
 }
 
-function next(address: string): string {
-  return `${address} takes nothing new: take it out of [cluster] on all machines (\`tierkv vaults remove\`), then stop it`;
+function next(address: string, inPool: boolean): string {
+  const out = inPool
+    ? `run \`tierkv vaults remove ${address}\` once, which takes it out of the pool`
+    : `take it out of [cluster] on all machines (\`tierkv vaults remove ${address}\`)`;
+  return `${address} takes nothing new: ${out}, then stop it`;
 }

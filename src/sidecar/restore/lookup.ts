@@ -195,7 +195,9 @@ async function askVault(
     const offers = await gate.find(namespace, packed, timeoutMs, isWanted, purpose);
     if (offers === null) return false;
     const present = offered(offers, keyCount(packed));
-    const keys = { present, archive: offers[1] ?? null, shards };
+    // A place whose first source does not answer offers what lies behind it alone.
+    const archive = offers.find(({ source }) => !gate.isItself(source)) ?? null;
+    const keys = { present, archive, shards };
     let at = 0;
     for (const each of asked) {
       if (at === 0 && isWhole(each, keys)) takeAll(each, present);

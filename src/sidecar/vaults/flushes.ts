@@ -6,6 +6,7 @@ import { isTierkvError, toTierkvError } from "../../base/errors.ts";
 import {
   FLUSH_LEAVE_MS,
   FLUSH_TIMEOUT_MS,
+  STATUS_TIMEOUT_MS,
   WATCH_PAUSE_MS,
   WATCH_TIMEOUT_MS,
 } from "../../base/limits/general.ts";
@@ -220,8 +221,22 @@ class Watch {
       // Pauses for a vault that does not hold calls.
       const isHeld = nowMs() - startedMs > WATCH_PAUSE_MS;
       if (isAnswered && (isHeld || this.#client.flushes.number !== before)) continue;
-      await sleep(jitterMs(WATCH_PAUSE_MS, 2 * WATCH_PAUSE_MS), signal).catch(() => {});
+      await this.#pause(signal);
+      if (!isAnswered) await this.#judge(signal);
     }
+  }
+
+  /** Asks the vault until it answers or counts as down, so that its state is right where no engine asks. Never rejects. */
+  async #judge(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted && !this.#client.isDown) {
+      const asked = this.#client.stats?.(STATUS_TIMEOUT_MS);
+      if (asked === undefined || (await asked.catch(() => null)) !== null) return;
+      await this.#pause(signal);
+    }
+  }
+
+  async #pause(signal: AbortSignal): Promise<void> {
+    await sleep(jitterMs(WATCH_PAUSE_MS, 2 * WATCH_PAUSE_MS), signal).catch(() => {});
   }
 
   /** Makes one call; false when it failed. Never rejects. */

@@ -3,7 +3,7 @@ import type { Namespace, RecordClass } from "../../base/block.ts";
 import { LOOKUPS_IN_FLIGHT_MAX } from "../../base/limits/general.ts";
 import { nowMs } from "../../base/time.ts";
 import { OF_A_REQUEST } from "../../client/source.ts";
-import type { BlockStore, Offer, Purpose, Tier } from "../../client/source.ts";
+import type { BlockSource, BlockStore, Offer, Purpose, Tier } from "../../client/source.ts";
 import { Link } from "../../cost/link.ts";
 import type { VaultClients } from "./pools.ts";
 
@@ -33,6 +33,11 @@ export class LookupGate {
 
   get address(): string {
     return this.#client.address;
+  }
+
+  /** Whether an offer's source is the vault, and no slower one behind it. */
+  isItself(source: BlockSource): boolean {
+    return source === this.#client;
   }
 
   /** True when a recent round-trip time is known. */
