@@ -7,7 +7,16 @@ const COLOURS = ["--first", "--second", "--third", "--fourth"];
 const MINUTE_S = 60;
 const charts = new Map();
 
+/** Local time as the page's tables have it, to its `length`: 5 to the minute, 8 to the second. */
+const clock = (s, length) => new Date(s * 1000).toTimeString().slice(0, length);
+
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** Seconds are shown where the minutes of several would be the same. */
+function labels(all) {
+  const isShort = all.length > 1 && all[1] - all[0] < MINUTE_S;
+  return all.map((at) => clock(at, isShort ? 8 : 5));
+}
 
 /** Made anew where its lines or the scheme have changed, else given new data. */
 function draw(at, names, data, unit, isPoints = false) {
@@ -33,8 +42,17 @@ function draw(at, names, data, unit, isPoints = false) {
   const options = {
     width,
     height: HEIGHT,
-    series: [{ label: "time" }, ...lines],
-    axes: [axis, { ...axis, size: 60 }],
+    series: [
+      {
+        label: "time",
+        value: (_chart, s) => (s === null ? "-" : clock(s, 8)),
+      },
+      ...lines,
+    ],
+    axes: [
+      { ...axis, space: 80, values: (_chart, all) => labels(all) },
+      { ...axis, size: 60, label: unit, labelSize: 20 },
+    ],
     scales: { y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     cursor: { drag: { x: false, y: false } },
   };
