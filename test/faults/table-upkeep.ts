@@ -491,7 +491,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F193",
     "a bucket behind Valkey or a vault is gone, or has blocks that Valkey or the vault has lost",
     "a prompt's blocks come from both places, or from the place that is left; saves go on",
-    ["test/client/cold/tiers.test.ts"],
+    ["test/client/cold/tiers.test.ts", "test/sidecar/restore/restore.tiers.test.ts"],
     { unloaded: "the test has servers of its own" },
   ),
   row(

@@ -6,7 +6,7 @@ import type { RecordClass } from "../../src/base/block.ts";
 import type { Logger } from "../../src/base/log.ts";
 import { newSidecarCounters } from "../../src/base/metrics.ts";
 import type { SidecarCounters } from "../../src/base/metrics.ts";
-import type { Vault } from "../../src/client/vault.ts";
+import type { BlockStore } from "../../src/client/source.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Config, KvCodec } from "../../src/config/config.ts";
 import { startSidecar } from "../../src/sidecar/sidecar.ts";
@@ -49,7 +49,7 @@ export interface TestSidecarOptions {
   members?: MemberSource;
   onEnded?: (ended: Ended) => void;
   /** Vaults of a class: one, several, or none. */
-  vaults?: Record<RecordClass, Vault | readonly Vault[] | null>;
+  vaults?: Record<RecordClass, BlockStore | readonly BlockStore[] | null>;
 }
 
 /** Returns the clients in the form that a sidecar takes. */

@@ -428,20 +428,6 @@ fn a_client_that_was_not_told_a_model_learns_it_from_the_others() {
 }
 
 #[test]
-fn the_names_of_models_are_told_again_to_a_server_that_has_lost_them() {
-    let fake = Fake::start();
-    let one = bench(&fake.address());
-    one.desk.learn_model(&NAMESPACE, "ours");
-    one.run(Work::Name(NAMESPACE, "ours".to_owned()), SOON).unwrap();
-    one.store(&[1]).unwrap();
-    fake.loses_hashes();
-    one.found(&[1]).unwrap();
-    let scope = Scope { model: Some("ours".to_owned()), ..Scope::default() };
-    let flushed = bench(&fake.address()).flushed(scope).unwrap();
-    assert_eq!((flushed.is_unknown, flushed.models), (false, vec!["ours".to_owned()]));
-}
-
-#[test]
 fn f190_a_node_that_was_away_brings_no_flushed_record_back() {
     let Some(program) = program() else { return };
     let servers = cluster(&program);

@@ -1,4 +1,4 @@
-//! Owns the proof that connections to Valkey stay open for the next requests, as one that is made anew begins slowly.
+//! Owns the proof of what a client keeps between requests: connections, as a new one begins slowly, and the names of models.
 
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
 
@@ -7,11 +7,18 @@ mod support;
 use std::sync::Arc;
 
 use redis::InfoDict;
-use support::bench::{ACCEPTED, Bench, SOON, statuses};
+use support::bench::{ACCEPTED, Bench, NAMESPACE, SOON, statuses};
+use support::fake::Fake;
 use support::server::{Server, program, until};
 use tierkv_cold::desk::Work;
+use tierkv_cold::store::Scope;
 use tierkv_cold::valkey::{Options, Valkey};
 use tierkv_core::limits::COLD_FETCH_THREADS;
+
+fn bench(address: &str) -> Bench {
+    let options = Options { class: 1, ..Options::default() };
+    Bench::of(Arc::new(Valkey::open(address, options).unwrap()))
+}
 
 /// Connections of this machine to a port, as the kernel has them.
 fn established(port: u16) -> usize {
@@ -28,8 +35,7 @@ fn established(port: u16) -> usize {
 fn what_all_requests_use_at_once_stays_open_for_the_next() {
     let Some(program) = program() else { return };
     let server = Server::start(&program, &[]);
-    let options = Options { class: 1, ..Options::default() };
-    let bench = Bench::of(Arc::new(Valkey::open(&server.address(), options).unwrap()));
+    let bench = bench(&server.address());
     let blocks: Vec<u32> = (0..16).collect();
     assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 16]);
     let mut client = server.client();
@@ -57,4 +63,18 @@ fn what_all_requests_use_at_once_stays_open_for_the_next() {
     }
     let anew = made() - before;
     assert!(anew <= most, "{anew} connections, where {most} are used at once");
+}
+
+#[test]
+fn the_names_of_models_are_told_again_to_a_server_that_has_lost_them() {
+    let fake = Fake::start();
+    let one = bench(&fake.address());
+    one.desk.learn_model(&NAMESPACE, "ours");
+    one.run(Work::Name(NAMESPACE, "ours".to_owned()), SOON).unwrap();
+    one.store(&[1]).unwrap();
+    fake.loses_hashes();
+    one.found(&[1]).unwrap();
+    let scope = Scope { model: Some("ours".to_owned()), ..Scope::default() };
+    let flushed = bench(&fake.address()).flushed(scope).unwrap();
+    assert_eq!((flushed.is_unknown, flushed.models), (false, vec!["ours".to_owned()]));
 }

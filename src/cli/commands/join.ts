@@ -32,7 +32,8 @@ async function joinVault(call: Call): Promise<boolean> {
   const joining = await import("../join/joining.ts");
   const { listOf } = await import("../vaults/vault-lists.ts");
   const { askClasses, askPooled, certificateOf, entryOf, redeem, writeAddress } = joining;
-  const { checkKeeping, formerDigests, keepJoined, shareToken } = await import("../../cluster/credentials.ts");
+  const { checkKeeping, formerDigests, keepJoined, shareToken } =
+    await import("../../cluster/credentials.ts");
   checkKeeping(config, address);
   const vault = (): string => `the vault at ${address}`;
   const caPem = await whileWaiting(call.io, vault, () => certificateOf(invitation));
