@@ -269,9 +269,13 @@ function sidecarStale({ sidecar, config }: Seen): Finding[] {
 /** An address of one vault: no name of a list, and no store or shared memory. */
 const HOST_AND_PORT = /^(?:\[[^\]]+\]|[^:/]+):\d+$/;
 
-/** Two copies, and one vault, as after another was lost and removed. */
-function copiesAlone({ config: { cluster } }: Seen): Finding[] {
-  return hasTwoPlaces(cluster) ? [] : [note("copies_alone", ONE_PLACE)];
+/** Two copies, and one vault, as after another was lost and removed; of a pool that keeps a list the sidecar knows the vaults. */
+function copiesAlone({ config: { cluster }, sidecar }: Seen): Finding[] {
+  const counts = Object.values(sidecar?.vaults ?? {}).map(
+    (vaults) => vaults.filter(({ tier, hasLeft }) => tier === "vault" && hasLeft !== true).length,
+  );
+  const isKnownAlone = cluster.redundancy !== "none" && Math.max(0, ...counts) === 1;
+  return hasTwoPlaces(cluster) && !isKnownAlone ? [] : [note("copies_alone", ONE_PLACE)];
 }
 
 /** A vault or a store: as it answered this command, else as the sidecar sees it. */

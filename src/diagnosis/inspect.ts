@@ -270,14 +270,15 @@ function poolsOf({ vaults }: SidecarStatus): Pooled[] | null {
 
 function lanesOf(
   name: RecordClass,
-  vaults: readonly { lanes: string }[],
+  vaults: readonly Pick<VaultStatus, "lanes" | "hasLeft">[],
 ): Partial<Record<RecordClass, string>> {
-  const [first] = vaults;
+  const members = vaults.filter(({ hasLeft }) => hasLeft !== true);
+  const [first] = members;
   if (first === undefined) return {};
-  const others = vaults.filter(({ lanes }) => lanes !== "up");
+  const others = members.filter(({ lanes }) => lanes !== "up");
   const state = others[0]?.lanes ?? first.lanes;
-  const isSome = others.length > 0 && others.length < vaults.length;
-  return { [name]: isSome ? `${state} to ${others.length} of ${vaults.length}` : state };
+  const isSome = others.length > 0 && others.length < members.length;
+  return { [name]: isSome ? `${state} to ${others.length} of ${members.length}` : state };
 }
 
 function blank(target: string, address: string): TargetStatus {

@@ -36,6 +36,8 @@ export interface VaultStatus {
   isLent: boolean;
   /** Its part of the class's blocks; 0: it has left the pool, or is being drained. */
   share: number;
+  /** It has left the pool, and is asked for a while for blocks that it may still hold; left out: it belongs to the pool. */
+  hasLeft?: true;
   /** Whether it takes no new records, because it is being drained. */
   isDraining: boolean;
   /** Blocks missing there although a later block of the same prompt was held. */
@@ -95,7 +97,7 @@ export interface StatusSources {
   config: Config;
   startedMs: number;
   vaults: VaultClients;
-  members: Pick<PoolMembers, "sourceOf" | "gates">;
+  members: Pick<PoolMembers, "sourceOf" | "gates" | "isMember">;
   pools: Pools;
   saver: Saver;
   counters: SidecarCounters;
@@ -151,7 +153,8 @@ function describeVaults(
     const known = { address, source, state, trouble, lookedMs, lanes, isLent, share, isDraining };
     const counts = client.counts?.() ?? null;
     const behind = client.behind === undefined ? {} : { behind: placeOf(client.behind) };
-    return { ...known, tier, holes, moved, form, counts, ...behind, seen };
+    const left = members.isMember(client) ? {} : { hasLeft: true as const };
+    return { ...known, ...left, tier, holes, moved, form, counts, ...behind, seen };
   });
 }
 

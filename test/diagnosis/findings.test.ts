@@ -417,6 +417,23 @@ test("two copies with one vault left is a note, which status and config check sa
   expect(checked.stdout).not.toContain("NOTE");
 });
 
+test("two copies with one vault left of a pool that keeps its list is that note, too", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const [kv] = seen.sidecar!.vaults.kv;
+  const pool = { text: `pool:${kv!.address}`, host: "127.0.0.1", port: 1 };
+  const cluster = { ...seen.config.cluster, redundancy: "copies:2" as const, kvCold: [pool] };
+  const found = (...others: object[]): string[] => {
+    const vaults = { kv: [kv!, ...others.map((more) => ({ ...kv!, ...more }))], ssm: [] };
+    const sidecar = { ...seen.sidecar!, vaults };
+    return findings({ ...seen, config: { ...seen.config, cluster }, sidecar }).map(
+      ({ code }) => code,
+    );
+  };
+  expect(found({ address: "b:1" })).not.toContain("copies_alone");
+  expect(found({ address: "b:1", hasLeft: true })).toContain("copies_alone");
+});
+
 test("names that nobody resolves are a problem beside what is known, and the sidecar is shown", async () => {
   const { path, look } = await open();
   const { socket } = (await look()).config.sidecar;

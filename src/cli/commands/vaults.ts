@@ -178,11 +178,12 @@ function behindOf({ class: name, source, behind }: Row): string[][] {
 }
 
 function rowOf(row: Row): string[] {
-  const { class: name, address, source, tier, state, share, isDraining, seen } = row;
+  const { class: name, address, source, tier, state, share, isDraining, hasLeft, seen } = row;
   // Shared memory owns no blocks; it may hold any vault's.
   const left = tier === "shared" ? NONE : "left";
   const weight = seen === null || seen.weight === 1 ? "" : ` x${seen.weight}`;
-  const owns = isDraining ? "drains" : share === 0 ? left : `${showShare(share)}${weight}`;
+  const isIn = hasLeft !== true;
+  const owns = isIn && isDraining ? "drains" : share === 0 ? left : `${showShare(share)}${weight}`;
   // No source names a vault that has left.
   const from = owns === "left" ? NONE : source;
   const found = [name, address, from, state, owns, String(row.holes), String(row.moved)];
