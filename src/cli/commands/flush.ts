@@ -91,6 +91,7 @@ async function flush(call: Call<FlushOptions>): Promise<Outcome> {
   const lines = [
     ...flushes.flatMap(describe),
     ...(unknown === null ? [] : [unknown]),
+    ...(isOfPool(config) && flushes.some(({ error }) => error === null) ? [POOL_HEARS] : []),
     ...(isEngineNear ? [OWN_CACHE] : []),
     ...left.flatMap(describeLeft),
   ];
@@ -295,6 +296,12 @@ function withAdvice({ code, message }: TierkvError): string {
 
 const OWN_CACHE =
   "a flush does not empty an engine's own cache: send POST /reset_prefix_cache to a running engine, or restart it";
+
+/** Whether this is the machine of a vault whose pool keeps a list, and so the command asked one vault of several. */
+const isOfPool = ({ cluster, vault }: Config): boolean =>
+  cluster.role !== "inference" && vault.poolKey !== null;
+
+const POOL_HEARS = "the other vaults of the pool hear of it within seconds, and drop theirs, too";
 
 const NOTHING_OF_TENANT =
   "nothing of this tenant was found: the salt must be the requests' own, and where [sidecar] record_keys is set, this machine must have the keys";

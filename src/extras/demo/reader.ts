@@ -198,7 +198,7 @@ async function fetched(
   };
   const reason = await progress.step(title, work, {
     detail: () => run.last() ?? "",
-    result: (said) => said ?? "",
+    result: (said) => said ?? "done",
   });
   if (reason === null) return { folder: run.last() ?? "", reason: "" };
   return { folder: null, reason };
