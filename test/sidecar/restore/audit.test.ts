@@ -16,11 +16,13 @@ const QUESTION = {
 
 /** Makes a vault that answers with these bits; null: no answer. */
 function vault(bits: number | null): LookupGate {
+  const itself = {};
   const find = () =>
     bits === null
       ? Promise.reject(new Error("down"))
-      : Promise.resolve([{ source: {}, keys: Buffer.from([bits]), cost: null }]);
-  return { address: "vault", find } as unknown as LookupGate;
+      : Promise.resolve([{ source: itself, keys: Buffer.from([bits]), cost: null }]);
+  const isItself = (source: object): boolean => source === itself;
+  return { address: "vault", find, isItself } as unknown as LookupGate;
 }
 
 async function bitsOf(vaults: readonly LookupGate[], isQuarantined = false): Promise<number> {

@@ -30,16 +30,17 @@ function gateOf(held: readonly number[] | null, isFar = false): LookupGate {
     return await Promise.resolve(found);
   };
   let asked = 0;
+  const [near, far] = [{} as BlockSource, {} as BlockSource];
   return {
     tier: "vault",
     state: held === null ? "down" : "up",
     address: "a:1",
     holes: 0,
     moved: 0,
+    isItself: (source: BlockSource) => source === near,
     find: async (namespace: Namespace, keys: Buffer) => {
       asked = keys.length / KEY_BYTES;
       const present = await lookup(namespace, keys);
-      const [near, far] = [{} as BlockSource, {} as BlockSource];
       if (!isFar) return [{ source: near, keys: present, cost: NO_COST }];
       const none = newBitmap(asked);
       return [
