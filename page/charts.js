@@ -5,6 +5,8 @@ const HEIGHT = 220;
 const CAUSES_MAX = 4;
 const COLOURS = ["--first", "--second", "--third", "--fourth"];
 const MINUTE_S = 60;
+/** Seconds shown on each side of a point that is alone. */
+const ALONE_S = 30;
 const charts = new Map();
 
 /** Local time as the page's tables have it, to its `length`: 5 to the minute, 8 to the second. */
@@ -53,7 +55,10 @@ function draw(at, names, data, unit, isPoints = false) {
       { ...axis, space: 80, values: (_chart, all) => labels(all) },
       { ...axis, size: 60, label: unit, labelSize: 20 },
     ],
-    scales: { y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+    scales: {
+      x: { range: (_chart, from, to) => (to > from ? [from, to] : [from - ALONE_S, from + ALONE_S]) },
+      y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.1 : 1] },
+    },
     cursor: { drag: { x: false, y: false } },
   };
   charts.set(at, { key, chart: new uPlot(options, data, at) });

@@ -34,6 +34,13 @@ def test_a_prompt_of_less_than_a_block_is_below_a_block(bench: Bench) -> None:
     assert heard(bench) == [["r", "below_block", 3, 0]]
 
 
+def test_a_request_that_allows_no_restore_is_told_so(bench: Bench) -> None:
+    request = Request("r", 40)
+    request.kv_transfer_params = {"max_load_tokens": 0}
+    bench.new(request)
+    assert heard(bench) == [["r", "max_load_tokens", 40, 0]]
+
+
 def test_a_repeated_prompt_lies_in_the_engines_own_cache(bench: Bench) -> None:
     """Also before anything was measured: nothing of it could be restored."""
     request = Request("r", 40)

@@ -22,7 +22,7 @@ export async function askFleet({ gateway: { socket } }: Config): Promise<AskedFl
   }
 }
 
-/** Returns the sidecar's answer; null: no sidecar answers, but there is a gateway to show. */
+/** Returns the sidecar's answer; null: no sidecar runs, but there is a gateway to show. Throws SIDECAR_DOWN for one that hangs. */
 export async function besideFleet<T>(
   asked: Promise<T>,
   fleet: ShownFleet | null,
@@ -30,7 +30,9 @@ export async function besideFleet<T>(
   try {
     return await asked;
   } catch (error) {
-    if (fleet !== null && isTierkvError(error) && error.code === "SIDECAR_DOWN") return null;
+    const isDown = isTierkvError(error) && error.code === "SIDECAR_DOWN";
+    const { STUCK } = await import("./sidecar-link.ts");
+    if (fleet !== null && isDown && error.details["fix"] !== STUCK) return null;
     throw error;
   }
 }

@@ -137,7 +137,7 @@ export class SidecarLink {
 }
 
 const ABSENT = "an engine with tierKV starts it, or start it with `tierkv sidecar`";
-const STUCK =
+export const STUCK =
   "it runs, and is busy or stuck: try again, and if that lasts, end its process and start it again";
 
 function usualSockets(): string[] {

@@ -229,7 +229,7 @@ function describeMisses({ counters }: SidecarStatus): string[] {
 /** Prompts that engines never asked for, by the shim's counters. */
 const UNASKED: Readonly<Record<string, string>> = {
   shim_prompts_below_block: "not longer than a block",
-  shim_prompts_below_gain: "computed sooner than looked up",
+  shim_prompts_below_gain: "held by the engine's own cache, or computed sooner than looked up",
   shim_requests_untouched: "not cacheable",
 };
 

@@ -5,6 +5,7 @@ const UNASKED_TEXTS = {
   own_cache: "the engine's own cache holds it, so there was nothing to look up",
   shared:
     "another request loaded the same prompt, and this request found it in the engine's own cache",
+  max_load_tokens: "the request lets no block be restored (`max_load_tokens`)",
   below_block: "the prompt is not longer than one block, and only whole blocks can be restored",
   not_worth_asking: "the prompt is so short that computing it takes less time than a look-up",
   not_cacheable:

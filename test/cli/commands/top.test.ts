@@ -107,7 +107,7 @@ test("prompts that engines never asked for are counted by their reason", async (
   };
   expect(lines({})).not.toContain("not looked up");
   expect(lines({ shim_prompts_below_gain: 7, shim_prompts_below_block: 2 })).toContain(
-    "prompts not looked up: 2 not longer than a block, 7 computed sooner than looked up",
+    "prompts not looked up: 2 not longer than a block, 7 held by the engine's own cache, or computed sooner than looked up",
   );
 });
 

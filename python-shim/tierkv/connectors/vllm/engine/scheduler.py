@@ -218,7 +218,9 @@ class SchedulerShim:
         elif is_up and self._open_plan(state, own) is None:
             is_named = self._naming.is_done(self._book.connection)
             most, least = state.most(self._grid, own), self._book.tokens_min
-            state.unasked = self._unasked.explain(request, own, most, least, is_named=is_named)
+            state.unasked = self._unasked.explain(
+                request, own, most, least, is_named=is_named, is_capped=state.is_capped
+            )
 
     def _open_plan(self, state: RequestState, first_tokens: int) -> Plan | None:
         tokens = state.most(self._grid, first_tokens)

@@ -23,10 +23,22 @@ class Unasked:
         return why
 
     def explain(
-        self, request: Any, own_tokens: int, most: int, tokens_min: int, *, is_named: bool
+        self,
+        request: Any,
+        own_tokens: int,
+        most: int,
+        tokens_min: int,
+        *,
+        is_named: bool,
+        is_capped: bool = False,
     ) -> str:
-        """Note and return why no plan was opened: `most` tokens may be restored, `tokens_min` are worth it."""
-        if most <= 0:
+        """Note and return why no plan was opened: `most` tokens may be restored, `tokens_min` are worth it.
+
+        `is_capped`: the request allows fewer tokens than could be restored.
+        """
+        if most <= own_tokens and is_capped:
+            why = "max_load_tokens"
+        elif most <= 0:
             why = "below_block"
         elif most - own_tokens < tokens_min:
             why = "own_cache" if own_tokens > 0 else "not_worth_asking"
