@@ -56,7 +56,9 @@ function draw(at, names, data, unit, isPoints = false) {
       { ...axis, size: 60, label: unit, labelSize: 20 },
     ],
     scales: {
-      x: { range: (_chart, from, to) => (to > from ? [from, to] : [from - ALONE_S, from + ALONE_S]) },
+      x: {
+        range: (_chart, from, to) => (to > from ? [from, to] : [from - ALONE_S, from + ALONE_S]),
+      },
       y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.1 : 1] },
     },
     cursor: { drag: { x: false, y: false } },

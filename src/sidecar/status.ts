@@ -36,7 +36,7 @@ export interface VaultStatus {
   isLent: boolean;
   /** Its part of the class's blocks; 0: it has left the pool, or is being drained. */
   share: number;
-  /** It has left the pool, and is asked for a while for blocks that it may still hold; left out: it belongs to the pool. */
+  /** True for a vault that has left the pool, which is asked for a while for blocks that it may still hold; left out: it belongs to the pool. */
   hasLeft?: true;
   /** Whether it takes no new records, because it is being drained. */
   isDraining: boolean;
