@@ -111,7 +111,8 @@ export class Members {
     const invitation = open.find((one) => one.digest === digest);
     if (invitation === undefined) throw new TierkvError("STRANGER", {});
     const token = newSecret();
-    const replaced = this.#kept.members.filter((one) => formers.includes(one.digest));
+    const shown = new Set(formers.slice(0, MEMBERS_MAX));
+    const replaced = this.#kept.members.filter((one) => shown.has(one.digest));
     const others = this.#kept.members.filter((one) => !replaced.includes(one));
     const member = this.#newMember(machine, invitation.role, digestOf(token), others);
     const invitations = open
