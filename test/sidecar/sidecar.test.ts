@@ -52,6 +52,11 @@ describe("save and restore", () => {
     engine.release(plan);
     await until(() => worker!.credits.length === most, "credits to be granted again");
     await until(() => sidecar.status().engines[0]!.plans === 0, "the plan to go");
+    const isTouched = (): boolean => {
+      const { touchedSlots, slotCount } = sidecar.status().engines[0]!.arena!;
+      return touchedSlots === slotCount;
+    };
+    await until(isTouched, "all of the arena");
     const [status] = sidecar.status().engines;
     expect(status!.retainedBlocks).toBe(12);
     // Leased slots: the credits, and the blocks that stay for the next plan.
