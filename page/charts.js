@@ -57,7 +57,9 @@ function draw(at, names, data, unit, isPoints = false) {
     ],
     scales: {
       x: {
-        range: (_chart, from, to) => (to > from ? [from, to] : [from - ALONE_S, from + ALONE_S]),
+        // Both are null while there is no point.
+        range: (_chart, from, to) =>
+          from === null || to > from ? [from, to] : [from - ALONE_S, from + ALONE_S],
       },
       y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.1 : 1] },
     },
