@@ -8,6 +8,8 @@ export interface TcpPeer {
   readonly address: string;
   /** Bytes that came from the target. */
   passed(): number;
+  /** Connections that the target has closed. */
+  ended(): number;
   /** Resets every connection; new ones are taken. */
   cut(): void;
   close(): Promise<void>;
@@ -22,6 +24,8 @@ export interface Relay {
   cut(): void;
   /** Bytes that came from the target. */
   passed(): number;
+  /** Connections that the target has closed. */
+  ended(): number;
 }
 
 /** Relays connections that another server accepts; `slow` throttles bytes from the target. */
@@ -29,6 +33,7 @@ export function relayTo(target: { address: string }, slow?: { bytesPerTick: numb
   const [host = "", port = ""] = target.address.split(":");
   const sockets = new Set<Socket>();
   let passed = 0;
+  let ended = 0;
   const keep = (socket: Socket): void => {
     sockets.add(socket);
     socket.on("error", () => {});
@@ -41,6 +46,10 @@ export function relayTo(target: { address: string }, slow?: { bytesPerTick: numb
   const adopt = (socket: Socket): void => {
     const other = connect(Number(port), host);
     for (const each of [socket, other]) keep(each);
+    other.once("close", () => {
+      if (!socket.destroyed) ended += 1;
+      socket.destroy();
+    });
     socket.pipe(other);
     if (slow === undefined) {
       other.on("data", ({ length }) => (passed += length));
@@ -49,7 +58,7 @@ export function relayTo(target: { address: string }, slow?: { bytesPerTick: numb
       trickle(other, socket, slow.bytesPerTick, (bytes) => (passed += bytes));
     }
   };
-  return { adopt, cut, passed: () => passed };
+  return { adopt, cut, passed: () => passed, ended: () => ended };
 }
 
 function trickle(
@@ -76,7 +85,7 @@ function trickle(
 /** Opens the same with its own port. */
 export function openRelay(target: { address: string }): Promise<TcpPeer> {
   const relay = relayTo(target);
-  return openPeer((socket) => relay.adopt(socket), relay.passed);
+  return openPeer((socket) => relay.adopt(socket), relay);
 }
 
 /** Accepts connections and never sends a byte. */
@@ -86,7 +95,7 @@ export function openSilentPeer(): Promise<TcpPeer> {
 
 async function openPeer(
   onSocket: (socket: Socket) => void,
-  passed: () => number = () => 0,
+  { passed, ended }: Pick<Relay, "passed" | "ended"> = { passed: () => 0, ended: () => 0 },
 ): Promise<TcpPeer> {
   const sockets = new Set<Socket>();
   const server: Server = createServer((socket) => {
@@ -104,6 +113,7 @@ async function openPeer(
     address: `127.0.0.1:${(server.address() as AddressInfo).port}`,
     cut,
     passed,
+    ended,
     close: async () => {
       cut();
       if (!server.listening) return;

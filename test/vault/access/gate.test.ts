@@ -16,6 +16,7 @@ import {
   TOKENS,
 } from "../../support/closed-vaults.ts";
 import type { ClosedVault, Shown } from "../../support/closed-vaults.ts";
+import { openRelay } from "../../support/tcp-relay.ts";
 import { until } from "../../support/vaults.ts";
 
 interface Method {
@@ -205,14 +206,17 @@ test("a call that no file names is not served to anybody, and passes the gate li
 
 test("F38 ten tries on one connection are ten, however fast they come", async () => {
   const vault = await openClosedVault();
-  const stranger = connectTo(vault, {});
+  // Node's own client may not notice the reset of a TLS connection while it writes (seen with 20.20.2: 5 of 150).
+  const relay = await openRelay(vault);
+  const stranger = connectTo({ ...vault, address: relay.address }, {});
+  const path = "/tierkv.v1.Vault/Stats";
+  // An admitted call, so that the vault does not close the connection for having none.
+  await rawCall(stranger, path, { token: TOKENS.read }, EMPTY_BYTES);
   const wrong = { token: "x".repeat(40) };
-  const tries = Array.from({ length: 300 }, () =>
-    rawCall(stranger, "/tierkv.v1.Vault/Stats", wrong, EMPTY_BYTES),
-  );
+  const tries = Array.from({ length: 300 }, () => rawCall(stranger, path, wrong, EMPTY_BYTES));
   // Not all of them end: a session that is cut may forget streams that it had not sent yet.
   void Promise.allSettled(tries);
-  await until(() => stranger.destroyed, "the end of the stranger's connection");
+  await until(() => relay.ended() === 1, "the end of the stranger's connection");
   expect(vault.counter("calls_unauthenticated")).toBe(AUTH_FAILURES_MAX);
 });
 
