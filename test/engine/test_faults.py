@@ -152,8 +152,8 @@ def test_without_a_sidecar_at_start_the_engine_runs_and_finds_a_late_one(bench: 
     text = bench.new_prompt()
     assert bench.ask(text) == 0
     assert bench.ask(text) == BLOCKS * BLOCK  # its own cache
-    # Not offered, because no namespace is complete without a sidecar.
-    assert bench.counter("steps_unnamed") > 0
+    # Dropped, because no namespace is complete without a sidecar.
+    assert bench.counter("dropped_save_no_name") > 0
     bench.check_tidy()
     bench.check_recovery()
 

@@ -31,7 +31,7 @@ def test_the_command_measures_what_restored_blocks_change(
     cluster = new_cluster(kv=codec)
     line = [word.replace("/path/to/tierkv.toml", str(cluster.config_path)) for word in WITH_VAULTS]
     log = cluster.folder / "server.log"
-    text = ROOT / "python-shim" / "tierkv" / "connectors" / "vllm" / "scheduler.py"
+    text = ROOT / "python-shim" / "tierkv" / "connectors" / "vllm" / "engine" / "scheduler.py"
     with Server(line, str(MODEL), log, {"VLLM_SERVER_DEV_MODE": "1"}) as server:
         cluster.wait_restoring()
         engine = f"http://127.0.0.1:{server.port}"
@@ -54,7 +54,7 @@ def test_the_command_measures_what_restored_blocks_change(
 
 @pytest.mark.nightly
 def test_the_command_starts_an_engine_for_a_models_files() -> None:
-    text = ROOT / "python-shim" / "tierkv" / "connectors" / "vllm" / "scheduler.py"
+    text = ROOT / "python-shim" / "tierkv" / "connectors" / "vllm" / "engine" / "scheduler.py"
     line = ["node", "bin/tierkv.js", "fidelity", "--model", str(MODEL), "--text", str(text)]
     ran = subprocess.run(
         [*line, "--prompts", str(PROMPTS), "--json"],
