@@ -179,6 +179,9 @@ function seenCells(name, lanes, seen) {
 /** 0 predicts nothing: nothing was measured yet, or what lies here needs no fetch. */
 const showPredicted = (ms) => showMs(ms || null);
 
+/** Where restored blocks came from, by the words of a request's report. */
+const SOURCES = { loaded: "vault", local: "host" };
+
 export function showRestores(at, restores) {
   const rows = restores
     .slice(-20)
@@ -187,7 +190,7 @@ export function showRestores(at, restores) {
       time(when),
       req,
       String(loadedTokens ?? 0),
-      choice,
+      SOURCES[choice] ?? choice,
       `${showMs(actual.fetch)} (${showPredicted(predicted.fetch)})`,
       `${showMs(actual.load)} (${showPredicted(predicted.load)})`,
       showMs(saved),

@@ -106,10 +106,11 @@ function describeWork(
     count("blocks_restored_vault") +
     count("blocks_restored_shared") +
     count("blocks_restored_local");
-  const stored = `${showBytes(count("bytes_sent"))} (${showCodec(kvCodec ?? "raw")})`;
-  const sizes = `${showBytes(count("bytes_saved"))}, stored as ${stored}`;
+  const sizes = `${showBytes(count("bytes_saved"))}, stored as ${showBytes(count("bytes_sent"))}`;
   const more = isSaving === true ? ", more are being saved" : "";
-  const saved = `${count("blocks_saved")} blocks saved (${sizes})${more}`;
+  // The codec may have changed since the first ones.
+  const form = `new ones go ${showCodec(kvCodec ?? "raw")}`;
+  const saved = `${count("blocks_saved")} blocks saved (${sizes}), ${form}${more}`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${describeEngines(engines, kinds ?? [])} connected, ${saved}, ${back}`,
