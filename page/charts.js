@@ -57,9 +57,9 @@ function draw(at, names, data, unit, isPoints = false) {
     ],
     scales: {
       x: {
-        // Both are null while there is no point.
-        range: (_chart, from, to) =>
-          from === null || to > from ? [from, to] : [from - ALONE_S, from + ALONE_S],
+        // Both are null while there is no point; of one alone uPlot would show years.
+        range: ({ data: [all] }, from, to) =>
+          all.length === 1 ? [all[0] - ALONE_S, all[0] + ALONE_S] : [from, to],
       },
       y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.1 : 1] },
     },
