@@ -151,7 +151,8 @@ function describePooled({ class: name, address, share, holes, moved }: Pooled): 
   return [`${name} vault ${address} owns ${owns}`, ...notes].join("; ");
 }
 
-function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
+/** Exported for its test. */
+export function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
   const ways = Object.entries(lanes).map(([name, state]) => `${name} ${LANES[state] ?? state}`);
   const rate = (name: string, value: number | null): string[] =>
     value === null ? [] : [`${name} at ${showRate(value)}`];
@@ -166,8 +167,8 @@ function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): str
 /** States of lanes in words; a store that others run and shared memory have their tier in place of a state. */
 const LANES: Readonly<Record<string, string>> = {
   none: "not open yet",
-  vault: "not used",
-  shared: "not used",
+  vault: "not used (a store)",
+  shared: "not used (shared memory)",
 };
 
 /** Describes the disk tier; the durable records exclude those waiting, or written and not synced. */
