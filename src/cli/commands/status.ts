@@ -109,8 +109,8 @@ function describeWork(
   const sizes = `${showBytes(count("bytes_saved"))}, stored as ${showBytes(count("bytes_sent"))}`;
   const more = isSaving === true ? ", more are being saved" : "";
   // The codec may have changed since the first ones.
-  const form = `new ones go ${showCodec(kvCodec ?? "raw")}`;
-  const saved = `${count("blocks_saved")} blocks saved (${sizes}), ${form}${more}`;
+  const next = `new ones go ${showCodec(kvCodec ?? "raw")}`;
+  const saved = `${count("blocks_saved")} blocks saved (${sizes}), ${next}${more}`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${describeEngines(engines, kinds ?? [])} connected, ${saved}, ${back}`,

@@ -170,12 +170,12 @@ const UNKNOWN =
 
 /** Exported for its test. */
 export function describe(rows: readonly Row[], columns: number = Infinity): string[] {
-  const table = tableWithin(columns, [
+  const lines = tableWithin(columns, [
     HEAD,
     ...rows.flatMap((row) => [rowOf(row), ...behindOf(row)]),
   ]);
   const isUnknown = rows.some(({ state, behind }) => [state, behind?.state].includes("unknown"));
-  return isUnknown ? [...table, UNKNOWN] : table;
+  return isUnknown ? [...lines, UNKNOWN] : lines;
 }
 
 /** A bucket behind a vault or a Valkey: it owns nothing, and is asked for what that lacks. */
