@@ -7,6 +7,20 @@ const COLOURS = ["--first", "--second", "--third", "--fourth"];
 const MINUTE_S = 60;
 /** Seconds shown on each side of a point that is alone. */
 const ALONE_S = 30;
+const HOUR_S = 3600;
+const DAY_S = 86_400;
+/** Seconds from one label of the time axis to the next; less than one would repeat a label. */
+const STEPS_S = [
+  1,
+  2,
+  5,
+  10,
+  15,
+  30,
+  ...[1, 2, 5, 10, 15, 30].map((minutes) => minutes * MINUTE_S),
+  ...[1, 2, 3, 6, 12].map((hours) => hours * HOUR_S),
+  ...[1, 2, 5, 10, 30, 100].map((days) => days * DAY_S),
+];
 const charts = new Map();
 
 /** Local time as the page's tables have it, to its `length`: 5 to the minute, 8 to the second. */
@@ -15,9 +29,8 @@ const clock = (s, length) => new Date(s * 1000).toTimeString().slice(0, length);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** Seconds are shown where the minutes of several would be the same. */
-function labels(all) {
-  const isShort = all.length > 1 && all[1] - all[0] < MINUTE_S;
-  return all.map((at) => clock(at, isShort ? 8 : 5));
+function labels(all, stepS) {
+  return all.map((at) => clock(at, stepS < MINUTE_S ? 8 : 5));
 }
 
 /** Made anew where its lines or the scheme have changed, else given new data. */
@@ -52,14 +65,19 @@ function draw(at, names, data, unit, isPoints = false) {
       ...lines,
     ],
     axes: [
-      { ...axis, space: 80, values: (_chart, all) => labels(all) },
+      {
+        ...axis,
+        space: 80,
+        incrs: STEPS_S,
+        values: (_chart, all, _axis, _space, stepS) => labels(all, stepS),
+      },
       { ...axis, size: 60, label: unit, labelSize: 20 },
     ],
     scales: {
       x: {
-        // Both are null while there is no point.
-        range: (_chart, from, to) =>
-          from === null || to > from ? [from, to] : [from - ALONE_S, from + ALONE_S],
+        // Both are null while there is no point; of one alone uPlot would show years.
+        range: ({ data: [all] }, from, to) =>
+          all.length === 1 ? [all[0] - ALONE_S, all[0] + ALONE_S] : [from, to],
       },
       y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.1 : 1] },
     },

@@ -134,17 +134,28 @@ export function showFleet(at, waits, { engines, waiting }) {
   if (waits.textContent !== text) waits.textContent = text;
 }
 
+/** Each vault once: one that keeps both classes has the same contents in both lists. */
+function byVault({ kv, ssm }) {
+  const isOne = (one) => (other) =>
+    one.address === other.address && one.share === other.share && one.state === other.state;
+  const both = kv.filter((one) => ssm.some(isOne(one)));
+  return [
+    ...kv.map((one) => [both.includes(one) ? "kv, ssm" : "kv", one]),
+    ...ssm.filter((one) => !both.some(isOne(one))).map((one) => ["ssm", one]),
+  ];
+}
+
 export function showVaults(at, vaults) {
-  const rows = Object.entries(vaults)
-    .flatMap(([name, all]) => all.map((vault) => [name, vault]))
-    .map(([name, { address, state, lanes, share: owned, holes, moved, tier, seen }]) => [
+  const rows = byVault(vaults).map(
+    ([name, { address, state, lanes, share: owned, holes, moved, tier, seen }]) => [
       name,
       state === "up" || state === "unknown" ? state : state.toUpperCase(),
       tier === "shared" ? NONE : share(owned, 1),
       `${holes}, ${moved}`,
       ...(seen === null ? Array(7).fill(NONE) : seenCells(name, lanes, seen)),
       address,
-    ]);
+    ],
+  );
   const head = [
     "vault",
     "state",
@@ -179,6 +190,9 @@ function seenCells(name, lanes, seen) {
 /** 0 predicts nothing: nothing was measured yet, or what lies here needs no fetch. */
 const showPredicted = (ms) => showMs(ms || null);
 
+/** Where restored blocks came from, by the words of a request's report. */
+const SOURCES = { loaded: "vault", local: "host" };
+
 export function showRestores(at, restores) {
   const rows = restores
     .slice(-20)
@@ -187,7 +201,7 @@ export function showRestores(at, restores) {
       time(when),
       req,
       String(loadedTokens ?? 0),
-      choice,
+      SOURCES[choice] ?? choice,
       `${showMs(actual.fetch)} (${showPredicted(predicted.fetch)})`,
       `${showMs(actual.load)} (${showPredicted(predicted.load)})`,
       showMs(saved),

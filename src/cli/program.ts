@@ -1,5 +1,5 @@
 // Owns the command line: common options, help, and the one place that turns an error into a line and an exit code.
-import { CommanderError } from "commander";
+import { CommanderError, Help } from "commander";
 import type { Command as Plain } from "commander";
 import { TierkvError, toTierkvError } from "../base/errors.ts";
 import { fatalLine } from "../base/log.ts";
@@ -171,6 +171,10 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
       helpWidth: Math.min(HELP_COLUMNS, io.columns),
       minWidthToWrap: WRAP_COLUMNS,
       commandDescription: aboutOf,
+      optionDescription: (option) => {
+        const text = new Help().optionDescription(option);
+        return option.mandatory ? `${text} (required)` : text;
+      },
     })
     .configureOutput({
       writeOut: (text) => io.out(text.trimEnd()),

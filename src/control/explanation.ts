@@ -82,7 +82,14 @@ const showGap = (gap: Explained["gap"]): string =>
 const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";
 
 const showSaved = (ms: number): string =>
-  ms < 0 ? `nothing: computing would have been ${showMs(-ms)} faster` : showMs(ms);
+  ms < 0
+    ? `nothing: computing would have been ${showMs(-ms)} faster`
+    : `${showMs(ms)} of computing, less look-up, fetch and load`;
+
+/** Returns where restored blocks came from, by the words of a request's report. */
+export function showSource(choice: Explained["choice"]): string {
+  return choice === "loaded" ? "vault" : choice === "local" ? "host" : choice;
+}
 
 const shown = (ms: number | null): string => orNone(ms, showMs);
 

@@ -14,7 +14,9 @@ const WHY: Readonly<Record<CodecWhy, string>> = {
 
 /** Returns a codec's name for people: --json has its exact name. */
 export function showCodec(codec: string): string {
-  const names = codec.split(", ").map((name) => (name.startsWith("int8") ? "INT8" : name));
+  const names = codec
+    .split(", ")
+    .map((name) => (name.startsWith("int8") ? "INT8" : name === "raw" ? "raw (unchanged)" : name));
   return [...new Set(names)].join(", ");
 }
 

@@ -119,7 +119,7 @@ function unnamed({ naming }: Engine, engine: string): Finding[] {
 function ranksMissing({ workers, world }: Engine, engine: string): Finding[] {
   if (world < 2 || workers === world) return [];
   const what = `${engine} saves and restores nothing before all its ranks are connected: ${workers} of ${world} are`;
-  const why = "ranks on another host never will be, see docs/compatibility.md";
+  const why = "those on another host never will be, so run all ranks of an engine on one host";
   return [note("ranks_missing", `${what}; ${why}`)];
 }
 
@@ -146,7 +146,8 @@ function unreachable({ config, targets, sidecar }: Seen): Finding[] {
   return targets.flatMap(({ target, address, error, refused }) => {
     // Without its sidecar the own vault is down, too; the sidecar's finding is enough.
     if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
-    if (isReachedBySidecar(sidecar, address)) {
+    const there = stateAtSidecar(sidecar, address);
+    if (there === "up") {
       if (config.cluster.storePassword !== null) {
         const why = "the sidecar still reaches it with the credentials that it started with";
         return [problem("store_refused", `${error}; ${why}: correct [cluster] store_password`)];
@@ -154,21 +155,27 @@ function unreachable({ config, targets, sidecar }: Seen): Finding[] {
       const why = "this command takes credentials from its own environment";
       return [note("store_unasked", `the sidecar reaches ${address}, and ${why}: ${error}`)];
     }
+    if (there === "unknown" && refused && storeKind(address) === "s3") {
+      const why = "this command was not given what it takes from its environment";
+      const rest = "the sidecar has opened it with its own, and has not used it yet";
+      return [note("store_unasked", `${address} was not asked, because ${why}: ${error}; ${rest}`)];
+    }
     return [
       refused ? problem("vault_refused", `refused: ${error}`) : problem("unreachable", error),
     ];
   });
 }
 
-/** Whether the sidecar, whose environment may have other credentials, has reached the store at that address. */
-function isReachedBySidecar(sidecar: Seen["sidecar"], address: string): boolean {
-  if (storeKind(address) === null) return false;
+/** A store's state at the sidecar, whose environment may have other credentials; null: it is none, or the sidecar was denied. */
+function stateAtSidecar(sidecar: Seen["sidecar"], address: string): string | null {
+  if (storeKind(address) === null) return null;
   const places = Object.values(sidecar?.vaults ?? {}).flatMap((vaults) =>
     vaults.flatMap(({ behind, ...vault }) => (behind === undefined ? [vault] : [vault, behind])),
   );
-  return places.some(
-    (place) => place.address === address && place.state === "up" && !isDenied(place),
-  );
+  const states = places
+    .filter((place) => place.address === address && !isDenied(place))
+    .map(({ state }) => state);
+  return states.includes("up") ? "up" : (states[0] ?? null);
 }
 
 /** A sidecar that has just begun uses a store until several calls have failed. */
@@ -203,19 +210,34 @@ function vaultsOf(
 }
 
 /** A vault's state as the sidecar sees it, for commands that did not ask the vault themselves. */
-function vaultDown({ sidecar, targets }: Seen): Finding[] {
+function vaultDown({ sidecar, targets, config }: Seen): Finding[] {
   return vaultsOf(sidecar).flatMap(({ name, ...vault }) => {
     if (targets.some(({ address }) => address === vault.address)) return [];
     const what = `${name} vault at ${vault.address}`;
     if (vault.state === "down") {
       const why = vault.trouble === "" ? `${what} does not answer` : vault.trouble;
-      const text = `${why}; it is not used until it answers again: see \`tierkv status\``;
+      const fix = remedyFor(vault.address, why, config);
+      const text = `${why}; it is not used until it answers again${fix === "" ? "" : `: ${fix}`}`;
       return [problem("unreachable", text)];
     }
     if (vault.state !== "refused") return [];
-    const text = `${what} is not used: ${vault.trouble || "see `tierkv status`"}`;
+    const text = `${what} is not used: ${vault.trouble || "see the sidecar's log"}`;
     return [problem("vault_refused", text)];
   });
+}
+
+/** Returns what to do about a place that does not answer the sidecar; empty: `why` says it. */
+function remedyFor(address: string, why: string, { cluster }: Seen["config"]): string {
+  const listed = [...cluster.kvCold, ...cluster.ssmCold].map(({ text }) => text);
+  const isOld = listed.length > 0 && listed.every((text) => HOST_AND_PORT.test(text));
+  if (isOld && !listed.includes(address)) {
+    return `the configuration no longer names it, and the sidecar runs with an older list: ${RESTART_SIDECAR}`;
+  }
+  if (why.includes("; ")) return "";
+  const kind = storeKind(address);
+  if (kind === "s3") return "check the network to it, and its own state";
+  const start = kind === null ? "start `tierkv vault` there" : "start that server";
+  return `${start}, or check the network to it`;
 }
 
 /** A vault in the lists of both classes that keeps one of them. */
@@ -441,6 +463,7 @@ function arenaSmall({ forecast, arena }: Engine, engine: string): Finding[] {
 function amxTiles({ hasAmxTiles }: Engine, engine: string): Finding[] {
   if (!hasAmxTiles) return [];
   const what = `${engine} computes on a CPU with AMX, where vLLM may die of SIGILL at a small first step`;
-  const fix = "the connector avoids it; if vLLM dies all the same, see docs/compatibility.md";
+  const fix =
+    "the connector avoids it; if vLLM dies all the same, send it a prompt of 64 tokens or more first";
   return [note("amx", `${what}: ${fix}`)];
 }

@@ -80,12 +80,12 @@ function sidecar(keys: string): string[] {
 
 const atSocket = (path: string): string[] => sidecar(`socket = "${path}"`);
 
-function vault(listen: string): string[] {
+function vault(listen: string, more = ""): string[] {
   const role = '[log]\nlevel = "silent"\n[cluster]\nrole = "kv_cold"\n';
   return [
     "vault",
     "--config",
-    write("v.toml", `${role}[vault]\ninsecure_lan = true\nlisten = "${listen}"\n`),
+    write("v.toml", `${role}[vault]\ninsecure_lan = true\nlisten = "${listen}"\n${more}`),
   ];
 }
 
@@ -109,6 +109,9 @@ describe("the address", () => {
   test("an address of another machine", async () => {
     const says = ["192.0.2.1:50051", "EADDRNOTAVAIL", "an address of this machine"];
     await check(inside(vault("192.0.2.1:50051")), refused(1, "LISTEN_FAILED", ...says));
+    const further = [says[0]!, says[1]!, "correct [vault] addresses, or take it out there"];
+    const two = vault("127.0.0.1:0", 'addresses = ["192.0.2.1:50051"]\n');
+    await check(inside(two), refused(1, "LISTEN_FAILED", ...further));
   });
 
   test("F44 a second sidecar", async () => {

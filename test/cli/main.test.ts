@@ -76,7 +76,7 @@ test.each([
     '[cluster]\nrole = "inference"',
     2,
     '[cluster] role = "inference"',
-    'write role = "kv_cold"',
+    'write role = "cold"',
   ],
 ])(
   "%s ends `tierkv %s` within a second, with one line and exit code 2",
@@ -155,7 +155,7 @@ test("status finds sidecar and vaults, then misses what has gone; flush empties 
   const shown = await runProgram(["status", "--config", config]);
   expect(shown.exitCode).toBe(0);
   expect(shown.stdout).toContain(
-    "sidecar: 0 engines connected, 0 blocks saved (0 B, stored as 0 B (raw)), 0 restored (0 B)",
+    "sidecar: 0 engines connected, 0 blocks saved (0 B, stored as 0 B), new ones go raw (unchanged), 0 restored (0 B)",
   );
   for (const { rttMsP50, rttMsP99 } of seen.targets) {
     expect(rttMsP50).toBeGreaterThan(0);

@@ -63,6 +63,12 @@ test("the help of every command, however deep, says what it does", async () => {
   }
 });
 
+test("help marks the options that a command cannot do without", async () => {
+  const { stdout } = await runInside(["warm", "--help"]);
+  expect(stdout.replaceAll(/\s+/g, " ")).toContain("like http://127.0.0.1:8000 (required)");
+  expect(stdout.match(/\(required\)/g)).toHaveLength(1);
+});
+
 test("--help lists every command", async () => {
   const { stdout } = await runInside(["--help"]);
   for (const command of COMMANDS) expect(stdout).toContain(`  ${command.split(" ", 1)[0]} `);

@@ -92,6 +92,7 @@ test.runIf(promtool !== null)("promtool takes the rules and what is scraped", as
 
 /** Series that are scraped when an alert should fire: each begins with 0 and grows by the number every minute, or stays at `=N`. */
 const BAD: Readonly<Record<string, readonly (readonly [string, string])[]>> = {
+  TierkvProcessDown: [["up", "=0"]],
   TierkvVaultDown: [["tierkv_sidecar_vault_up{class='kv',address='a:1'}", "=0"]],
   TierkvWrongBytes: [["tierkv_sidecar_namespaces_quarantined_total", "1"]],
   TierkvBadRecords: [["tierkv_sidecar_bad_records_total", "1"]],

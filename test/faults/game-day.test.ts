@@ -369,7 +369,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     await site.isWell();
     note(
       "a sidecar was killed",
-      sees,
+      `${sees}; in Prometheus the alert [TierkvProcessDown](alerts.md#tierkvprocessdown)`,
       "start it again (`systemctl --user start tierkv-sidecar`); an engine starts it by itself, unless `[sidecar] autostart` is `false`",
       "no problem in `tierkv status`; engines connect by themselves",
     );

@@ -64,6 +64,10 @@ test("a gateway that has found no engine yet says so", async () => {
   await expect(askGateway(socket, "POST", "/drain?engine=10.0.0.1:1")).rejects.toThrow(
     "no engine 10.0.0.1:1; the gateway has none yet",
   );
+  const config = join(dirname(socket), "tierkv.toml");
+  writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
+  const { stdout } = await runInside(["--config", config, "gateway", "status"]);
+  expect(stdout).toContain("no engine yet: none was named, discovered or registered");
 });
 
 test("a path that is no address is answered like any unknown one, and the gateway goes on", async () => {
@@ -137,7 +141,7 @@ test("what was decided for a request is shown by its id, for people and as JSON"
   for (const id of ["chat-1", "chat-2", "other"]) {
     await call(url, "/v1/completions", { body, headers: { "x-request-id": id } });
   }
-  await complete(url, false);
+  const unnamed = await complete(url, false);
   const { exitCode, stdout } = await cli("chat", "--json");
   expect(exitCode).toBe(0);
   const { requests } = JSON.parse(stdout) as { requests: Record<string, unknown>[] };
@@ -152,9 +156,16 @@ test("what was decided for a request is shown by its id, for people and as JSON"
   });
   expect(requests[0]!["measuredMs"]).toBeGreaterThan(0);
   const lines = (await cli()).stdout.split("\n");
-  expect(lines[0]).toMatch(/^\(no id\) \(m, /);
+  const { "x-request-id": given = "none" } = unnamed.headers;
+  expect(lines[0]).toMatch(new RegExp(`^${String(given)} \\(m, `));
+  expect((await cli(String(given).slice(0, 8))).stdout).toContain(String(given));
+  expect(engines[0]!.asked.at(-1)!.headers["x-request-id"]).toBeUndefined();
   expect(lines[1]).toContain(`${name}: load; prompt not known`);
   expect(lines.join("\n")).toContain("own 0, vault 0, computed 64;");
+  engines[0]!.heads = { "x-request-id": "of-the-engine" };
+  const { headers: theirs } = await complete(url, false);
+  expect(theirs["x-request-id"]).toBe("of-the-engine");
+  expect((await cli("of-the-engine")).exitCode).toBe(0);
   const missing = await cli("none");
   expect([missing.exitCode, missing.stdout]).toEqual([1, expect.stringContaining('"none"')]);
 });

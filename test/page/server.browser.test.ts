@@ -157,6 +157,43 @@ test(
 );
 
 test(
+  "a restore that is alone stands in the middle of its chart",
+  async () => {
+    const { page } = await open();
+    const place = `(() => {
+      const { data, width } = ((at) => at.getContext("2d").getImageData(0, 0, at.width, at.height))(
+        document.querySelector("#chart-restores canvas"),
+      );
+      const [red, green, blue] = ${JSON.stringify(COLOURS.light[0])};
+      const found = [];
+      for (let at = 0; at < data.length; at += 4)
+        if (data[at] === red && data[at + 1] === green && data[at + 2] === blue) found.push((at / 4) % width);
+      return found.reduce((sum, x) => sum + x, 0) / found.length / width;
+    })()`;
+    await expect.poll(() => page.evaluate<number>(place)).toBeGreaterThan(0.4);
+    expect(await page.evaluate<number>(place)).toBeLessThan(0.7);
+  },
+  TIMEOUT_MS,
+);
+
+test(
+  "a vault of both classes has one row, and its classes apart where they differ",
+  async () => {
+    const { page } = await open();
+    const classes = (address: string): string => `(async () => {
+      const { showVaults } = await import("./tables.js");
+      const vault = { address: "a:1", state: "up", lanes: "up", share: 1, holes: 0, moved: 0, tier: "vault", seen: null };
+      const at = document.createElement("table");
+      showVaults(at, { kv: [vault], ssm: [{ ...vault, address: "${address}" }] });
+      return [...at.querySelectorAll("tbody td:first-child")].map(({ textContent }) => textContent);
+    })()`;
+    expect(await page.evaluate(classes("a:1"))).toEqual(["kv, ssm"]);
+    expect(await page.evaluate(classes("b:1"))).toEqual(["kv", "ssm"]);
+  },
+  TIMEOUT_MS,
+);
+
+test(
   "the keyboard alone reaches a cause and its explanation",
   async () => {
     const { page } = await open();

@@ -85,8 +85,9 @@ export class SimEngine {
   root: string | undefined;
   /** Receives the tokens that each completion leaves in the cache. */
   onPrompt: (tokens: number[]) => Promise<void> = () => Promise.resolve();
-  /** Additional fields of whole answers. */
+  /** Additional fields of whole answers, and headers of them. */
   more: object = {};
+  heads: Readonly<Record<string, string>> = {};
   #server: Server;
   #port = 0;
 
@@ -209,6 +210,7 @@ export class SimEngine {
     if (this.isGzipped) response.setHeader("content-encoding", "gzip");
     if (!isStream) {
       response.setHeader("content-type", "application/json");
+      for (const [name, value] of Object.entries(this.heads)) response.setHeader(name, value);
       const text = JSON.stringify({ engine: this.name, echo: body, ...this.more });
       return void response.end(this.isGzipped ? gzipSync(text) : text);
     }

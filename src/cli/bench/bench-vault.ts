@@ -313,10 +313,20 @@ function check(
     (status) => status !== ItemStatus.ACCEPTED && status !== ItemStatus.DURABLE,
   );
   if (bad === undefined) return;
-  const isFull = bad === ItemStatus.OVER_BUDGET;
-  const fix = isFull ? "; it has no room for it: free some there, or let it evict" : "";
-  const reason = `a record of the bench was answered ${statusName(bad)}${fix}`;
+  const reason = refusalBy(bad);
   throw new TierkvError("VAULT_REFUSED", { name: target, address, call, reason });
+}
+
+/** Exported for its test. */
+export function refusalBy(status: ItemStatus): string {
+  const fixes: Partial<Record<ItemStatus, string>> = {
+    [ItemStatus.OVER_BUDGET]: "it has no room for it: free some there, or let it evict",
+    [ItemStatus.MISSING]:
+      "it was evicted or flushed while the bench ran: give the place more memory, or the bench fewer --bytes",
+  };
+  const fix = fixes[status];
+  const what = `a record of the bench was answered ${statusName(status)}`;
+  return fix === undefined ? what : `${what}; ${fix}`;
 }
 
 function recordRate(wire: number[], plain: number[] | null, pagesOver: number): RecordRate {

@@ -46,7 +46,10 @@ export function addGateway(program: Command): void {
     .does(status);
   gateway
     .command("explain")
-    .argument("[request]", "x-request-id or its first characters; without it, the latest requests")
+    .argument(
+      "[request]",
+      "x-request-id of the request or its answer, or its first characters; without it, the latest requests",
+    )
     .summary("show the engine chosen for a request, with reasons")
     .description(
       "Shows for recent requests the part of the prompt that each engine held or could pull from a vault. Adds each\n" +
@@ -91,7 +94,7 @@ async function ask(call: Call, method: "GET" | "POST", path: string): Promise<un
 async function status(call: Call<StatusOptions>): Promise<boolean> {
   const found = (await ask(call, "GET", "/status")) as ShownFleet;
   call.print(found, [
-    ...found.engines.map(showWhole),
+    ...(found.engines.length === 0 ? [NO_ENGINE] : found.engines.map(showWhole)),
     `waiting: ${found.waiting}`,
     ...found.keys.map(showKey),
     ...found.tokenizers.map(showTokenizer),
@@ -99,16 +102,21 @@ async function status(call: Call<StatusOptions>): Promise<boolean> {
   return call.options.healthy !== true || found.engines.some(({ state }) => state === "up");
 }
 
+const NO_ENGINE = "no engine yet: none was named, discovered or registered";
+
 function showTokenizer(one: ShownTokenizer): string {
   const chats = one.chats ? `chats with${one.tools ? "" : "out"} tools` : "no chats";
   const what = {
     agrees: `made by the gateway, for texts and ${chats}`,
-    differs: "asked of the engine, because this folder gives others",
-    asking: "asked of the engine, until this folder has given the same",
+    differs: DIFFERS,
+    asking: "asked of the engine, until the gateway has made the same ids from this folder",
     failed: `asked of the engine, until its folder can be opened: ${one.reason}`,
   };
   return `tokens of ${one.model} at ${one.engine}: ${what[one.state]} (${one.folder})`;
 }
+
+const DIFFERS =
+  "asked of the engine, one call a prompt, because the ids that the gateway makes from this folder are not the engine's; [gateway] tokenizers can name another folder";
 
 async function explain(call: Call): Promise<boolean> {
   const [id = ""] = call.args;

@@ -27,6 +27,10 @@ export function addSession(program: Command): void {
   session
     .command("ls")
     .summary("list the sessions that vaults know")
+    .description(
+      "Lists for each session how many of its records vaults hold in memory, how many of these any session keeps, their\n" +
+        "size, and how long this session keeps them. Sessions share the records of a common beginning.",
+    )
     .example("tierkv session ls --json")
     .does((call) => ask(call, { name: "", keepS: 0, isReleased: false }));
   session
@@ -77,7 +81,7 @@ function none({ failed }: SessionsSeen, name: string, isReleased: boolean): stri
   return name === "" ? `${who} knows a session` : `${who} knows a session ${name}`;
 }
 
-const HEAD = ["session", "model", "in memory", "kept", "size", "for"];
+const HEAD = ["session", "model", "in memory", "kept by any", "size", "kept for"];
 
 function describe({ sessions, failed }: SessionsSeen, otherwise: string): string[] {
   const rows = sessions.map(row);

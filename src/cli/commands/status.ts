@@ -106,10 +106,11 @@ function describeWork(
     count("blocks_restored_vault") +
     count("blocks_restored_shared") +
     count("blocks_restored_local");
-  const stored = `${showBytes(count("bytes_sent"))} (${showCodec(kvCodec ?? "raw")})`;
-  const sizes = `${showBytes(count("bytes_saved"))}, stored as ${stored}`;
+  const sizes = `${showBytes(count("bytes_saved"))}, stored as ${showBytes(count("bytes_sent"))}`;
   const more = isSaving === true ? ", more are being saved" : "";
-  const saved = `${count("blocks_saved")} blocks saved (${sizes})${more}`;
+  // The codec may have changed since the first ones.
+  const next = `new ones go ${showCodec(kvCodec ?? "raw")}`;
+  const saved = `${count("blocks_saved")} blocks saved (${sizes}), ${next}${more}`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${describeEngines(engines, kinds ?? [])} connected, ${saved}, ${back}`,
@@ -150,7 +151,8 @@ function describePooled({ class: name, address, share, holes, moved }: Pooled): 
   return [`${name} vault ${address} owns ${owns}`, ...notes].join("; ");
 }
 
-function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
+/** Exported for its test. */
+export function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
   const ways = Object.entries(lanes).map(([name, state]) => `${name} ${LANES[state] ?? state}`);
   const rate = (name: string, value: number | null): string[] =>
     value === null ? [] : [`${name} at ${showRate(value)}`];
@@ -165,8 +167,8 @@ function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): str
 /** States of lanes in words; a store that others run and shared memory have their tier in place of a state. */
 const LANES: Readonly<Record<string, string>> = {
   none: "not open yet",
-  vault: "not used",
-  shared: "not used",
+  vault: "not used (a store)",
+  shared: "not used (shared memory)",
 };
 
 /** Describes the disk tier; the durable records exclude those waiting, or written and not synced. */

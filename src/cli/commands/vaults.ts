@@ -165,9 +165,17 @@ type Row = VaultStatus & { class: string };
 
 const HEAD = "class,address,from,state,owns,gaps,misplaced,full,memory,disk,out,in".split(",");
 
+const UNKNOWN =
+  "unknown: the sidecar has not needed it since its start, and so does not know whether it answers";
+
 /** Exported for its test. */
 export function describe(rows: readonly Row[], columns: number = Infinity): string[] {
-  return tableWithin(columns, [HEAD, ...rows.flatMap((row) => [rowOf(row), ...behindOf(row)])]);
+  const lines = tableWithin(columns, [
+    HEAD,
+    ...rows.flatMap((row) => [rowOf(row), ...behindOf(row)]),
+  ]);
+  const isUnknown = rows.some(({ state, behind }) => [state, behind?.state].includes("unknown"));
+  return isUnknown ? [...lines, UNKNOWN] : lines;
 }
 
 /** A bucket behind a vault or a Valkey: it owns nothing, and is asked for what that lacks. */

@@ -7,6 +7,8 @@ import type { Io } from "./io.ts";
 const BAR_CHARS = 24;
 /** Share of the work from which the time that is left can be told. */
 const LEAST_SHARE = 0.01;
+/** Part by which two estimates of the whole time in a row may differ, so that the second one is shown. */
+const DRIFT_MOST = 0.25;
 
 /** Shows progress, without a terminal as a line every few seconds; a call that shows nothing costs one clock read. */
 export class Progress {
@@ -16,6 +18,9 @@ export class Progress {
   #shownMs = -Infinity;
   #saidMs = -Infinity;
   #latest: [done: number, all: number, what: string] | null = null;
+  #share = 0;
+  /** Estimate of the whole time at the latest step, and whether the step before agreed; null: none yet. */
+  #whole: { ms: number; holds: boolean } | null = null;
 
   constructor(io: Pick<Io, "progress" | "err">, now: () => number = nowMs) {
     this.#io = io;
@@ -39,13 +44,30 @@ export class Progress {
   at(done: number, all: number, what: string): void {
     this.#latest = [done, all, what];
     const ms = this.#now();
-    const isEarly = ms - this.#startedMs < PROGRESS_AFTER_MS;
-    if (isEarly || ms - this.#shownMs < PROGRESS_EVERY_MS) return;
+    const tookMs = ms - this.#startedMs;
+    const share = all > 0 ? Math.min(1, done / all) : 0;
+    this.#estimate(share, tookMs);
+    if (tookMs < PROGRESS_AFTER_MS || ms - this.#shownMs < PROGRESS_EVERY_MS) return;
     this.#shownMs = ms;
-    if (this.#io.progress(progressLine(done, all, what, ms - this.#startedMs)) !== false) return;
+    const leftMs = this.#leftMs(tookMs);
+    if (this.#io.progress(progressLine(share, leftMs, what)) !== false) return;
     if (ms - this.#saidMs < PROGRESS_SAY_MS) return;
     this.#saidMs = ms;
-    this.#io.err(`${what}: ${shareOf(done, all, ms - this.#startedMs)}`);
+    this.#io.err(`${what}: ${showShare(share, leftMs)}`);
+  }
+
+  #estimate(share: number, tookMs: number): void {
+    if (share === this.#share || share < LEAST_SHARE) return;
+    this.#share = share;
+    const ms = tookMs / share;
+    const holds = this.#whole !== null && Math.abs(ms - this.#whole.ms) <= DRIFT_MOST * ms;
+    this.#whole = { ms, holds };
+  }
+
+  /** null: parts have taken unequal times, or the present one takes longer than the others did. */
+  #leftMs(tookMs: number): number | null {
+    if (this.#whole?.holds !== true || tookMs > this.#whole.ms) return null;
+    return this.#whole.ms - tookMs;
   }
 }
 
@@ -101,16 +123,14 @@ export async function whileWaiting<T>(
   }
 }
 
-/** Exported for its test. */
-export function progressLine(done: number, all: number, what: string, ms: number): string {
-  const share = all > 0 ? Math.min(1, done / all) : 0;
+/** Exported for its test. `leftMs`: null: not known. */
+export function progressLine(share: number, leftMs: number | null, what: string): string {
   const full = Math.round(share * BAR_CHARS);
   const bar = "#".repeat(full) + "-".repeat(BAR_CHARS - full);
-  return `[${bar}] ${shareOf(done, all, ms)}  ${what}`;
+  return `[${bar}] ${showShare(share, leftMs)}  ${what}`;
 }
 
-function shareOf(done: number, all: number, ms: number): string {
-  const share = all > 0 ? Math.min(1, done / all) : 0;
-  const rest = share >= LEAST_SHARE ? `, ${showMs((ms / share) * (1 - share))} left` : "";
-  return `${Math.floor(share * 100)} %${rest}`;
+function showShare(share: number, leftMs: number | null): string {
+  const left = leftMs === null ? "" : `, ${showMs(leftMs)} left`;
+  return `${Math.floor(share * 100)} %${left}`;
 }

@@ -10,6 +10,7 @@ import {
   showShare,
   table,
 } from "../../base/text.ts";
+import { showSource } from "../../control/explanation.ts";
 import { describeFleet } from "../../control/fleet.ts";
 import { isProblem } from "../../diagnosis/findings.ts";
 import type { Finding } from "../../diagnosis/findings.ts";
@@ -252,7 +253,7 @@ function describeRestores(restores: readonly Account[]): string[] {
       new Date(at).toTimeString().slice(0, 8),
       req,
       String(loadedTokens ?? 0),
-      choice,
+      showSource(choice),
       pair(actual.fetch, rest.predicted.fetch),
       pair(actual.load, rest.predicted.load),
       orNone(rest.saved, showSigned),

@@ -1,6 +1,6 @@
 // Owns changes to a pool's list from another machine.
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
-import { sourceOf } from "../../base/hosts.ts";
+import { namesIn, sourceOf } from "../../base/hosts.ts";
 import { allTargets } from "../../cluster/sources.ts";
 import type { Config } from "../../config/config.ts";
 import { vaultService } from "../../wire/service.ts";
@@ -33,12 +33,29 @@ export async function changePool(call: Call, config: Config, isAdded: boolean): 
         throw new TierkvError("USAGE", { reason });
       }
       const said = isAdded ? "belongs to the pool" : "has left the pool: stop it";
-      call.print({ address, gone: !isAdded, toldTo: target.address }, [`${address} ${said}`]);
+      const remark = isAdded ? [] : stillNamed(config, address, target.address);
+      const lines = [`${address} ${said}`, ...remark];
+      call.print({ address, gone: !isAdded, toldTo: target.address }, lines);
       return;
     } catch (error) {
       failure = toTierkvError(error);
+      if (failure.code === "VAULT_DEADLINE") call.io.err(`${target.address}: ${MAY_BE}`);
       if (failure.code === "USAGE") break;
     }
   }
   throw failure;
+}
+
+const MAY_BE =
+  "the change may have been made, and was not confirmed in time: `tierkv vaults ls` shows whether it was";
+
+/** Says that this machine learns the pool's list from the vault that has left, which is to be stopped. Exported for its test. */
+export function stillNamed({ cluster, path }: Config, address: string, other: string): string[] {
+  const lists = { kv_cold: cluster.kvCold, ssm_cold: cluster.ssmCold };
+  return Object.entries(lists).flatMap(([key, list]) => {
+    const found = list.find(({ text }) => sourceOf(text) === "pool" && namesIn(text) === address);
+    if (found === undefined) return [];
+    const where = path === null ? "" : ` in ${path}`;
+    return [`[cluster] ${key}${where} names it: write "pool:${other}" in place of "${found.text}"`];
+  });
 }

@@ -53,6 +53,8 @@ export interface Exchange {
   /** Engines lost while the request waited there. */
   losses: Losses;
   passage: Passage;
+  /** Whether the client sent an `x-request-id`. */
+  isNamed: boolean;
   /** Whether the answer names its engine. */
   hasEngine: boolean;
   /** Whether the client asked for a stream of events. */
@@ -242,10 +244,13 @@ function begun(
 }
 
 function headOf(
-  { exchange: { hasEngine }, engine, sent }: Attempt,
+  { exchange: { hasEngine, isNamed }, engine, sent }: Attempt,
   headers: Plain["headers"],
 ): OutgoingHttpHeaders {
   const head: OutgoingHttpHeaders = headersToClient(headers);
+  const { "x-request-id": id } = head;
+  // vLLM sends one with `--enable-request-id-headers`.
+  if (!isNamed && typeof id === "string") sent.named(id);
   if (hasEngine) head["x-gateway-destination-endpoint-served"] = engine.name;
   return Object.assign(head, sent.receipt);
 }

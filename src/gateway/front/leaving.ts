@@ -14,7 +14,7 @@ export interface LeavingOptions {
 /** An answer that was open at the end. */
 interface Cut {
   path: string;
-  /** The client's `x-request-id`; empty: it sent none. */
+  /** The client's `x-request-id`, else the one that the gateway gave; empty: none yet. */
   id: string;
   ms: number;
 }
@@ -56,11 +56,11 @@ export class Leaving {
 
   /** Logs the open answers, which are cut now. */
   cut(): void {
-    const answers = [...this.#open.values()]
+    const answers = [...this.#open]
       .slice(0, GATEWAY_CUT_SHOWN)
-      .map(({ request, sinceMs }): Cut => ({
+      .map(([response, { request, sinceMs }]): Cut => ({
         path: pathOf(request),
-        id: String(request.headers["x-request-id"] ?? ""),
+        id: String(request.headers["x-request-id"] ?? response.getHeader("x-request-id") ?? ""),
         ms: Math.round(nowMs() - sinceMs),
       }));
     this.cutCount(this.#open.size, { answers });

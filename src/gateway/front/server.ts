@@ -1,4 +1,5 @@
 // Owns the gateway's address for clients: which paths are passed on, which it answers itself, and bounds on connections.
+import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
@@ -187,12 +188,16 @@ async function exchangeOf(
     refuseLimited(response, spent, options);
     return null;
   }
+  const isNamed = asked.id !== "";
+  if (!isNamed) asked.id = randomUUID();
   const losses = new Losses();
   const picked = await chosen({ request, response, path }, reading, losses, options);
   if (picked === "suspect") return refused(response, "suspect", options);
   const { choice } = picked;
   if (choice.isLate) return refused(response, "late", options);
   body.replace(picked.body);
+  // The engine does not get this id: it makes its own, which its answer and its logs name.
+  if (!isNamed) response.setHeader("x-request-id", asked.id);
   return {
     request,
     response,
@@ -203,6 +208,7 @@ async function exchangeOf(
     only: place === "any" ? null : place,
     losses,
     passage,
+    isNamed,
     hasEngine: options.hasEngine,
     isStream: fieldsOf(asked.body)["stream"] === true,
     arrivedMs,

@@ -20,7 +20,7 @@ export interface Candidate {
 }
 
 export interface Decision {
-  /** `x-request-id` of the request; empty: none. */
+  /** `x-request-id` of the request, or of its answer where the client sent none; empty: none, as behind some proxies. */
   id: string;
   /** Milliseconds since 1970. */
   at: number;
@@ -57,10 +57,14 @@ export class Decisions {
   readonly #kept: Decision[] = [];
 
   add(decision: Decision): Decision {
-    decision.id = decision.id.slice(0, GATEWAY_REQUEST_ID_CHARS_MAX);
+    this.rename(decision, decision.id);
     this.#kept.push(decision);
     if (this.#kept.length > GATEWAY_DECISIONS_KEPT_MAX) this.#kept.shift();
     return decision;
+  }
+
+  rename(decision: Decision, id: string): void {
+    decision.id = id.slice(0, GATEWAY_REQUEST_ID_CHARS_MAX);
   }
 
   recent(engine: string): Recent {

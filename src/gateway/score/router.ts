@@ -17,7 +17,7 @@ import type { Computing, Span, TtftParts } from "./ttft-model.ts";
 
 /** Properties of a request that the decision uses. */
 export interface Asked {
-  /** `x-request-id`; empty: none. */
+  /** `x-request-id`, or the gateway's own id where the client sent none; empty: none. */
   id: string;
   path: string;
   /** The parsed body; null: it is not JSON. */
@@ -53,6 +53,8 @@ export interface Sent {
   /** Called when an answer that does not stream has arrived whole, with its count of tokens. */
   answered(tokens: number): void;
   ended(): void;
+  /** Called with the `x-request-id` of the answer where the client sent none. */
+  named(id: string): void;
   /** Predicted milliseconds until the first token. */
   predictedMs: number;
   /** Headers to add to the request. */
@@ -310,6 +312,7 @@ export class Router {
         left?.();
         if (computing !== null) ttft.left(computing);
       },
+      named: (id) => this.decisions.rename(decision, id),
       predictedMs: costOf(parts),
       headers: rankOf(part),
       receipt: {

@@ -100,7 +100,7 @@ export class VaultListener {
       return opened;
     };
     if (!isUnix(at)) {
-      const { id, port } = openTcp(at, open);
+      const { id, port } = openTcp(at, open, addresses);
       const host = hostText(at.host);
       const told = addresses.map(({ text }) => text);
       return new VaultListener(id, `${host}:${port}`, arrivals, async () => {}, told);
@@ -323,17 +323,24 @@ function laneTls({ certPem, keyPem, clientCaPem, tokens }: VaultSecurity): LaneS
 function openTcp<Opened>(
   { host, port, text }: ListenAddress,
   open: (at: string) => Opened,
+  further: readonly ListenAddress[],
 ): Opened {
   try {
     return open(`${hostText(host)}:${port}`);
   } catch (error) {
     const reason = namedReason(toTierkvError(error).message);
+    const other = further.find((one) => reason.includes(`listening on ${one.text}:`));
+    const address = other?.text ?? text;
+    const key = `[vault] ${other === undefined ? "listen" : "addresses"}`;
     if (reason.includes("EADDRINUSE")) {
-      const fix = "stop that process or set another [vault] listen";
-      throw new TierkvError("ADDRESS_IN_USE", { address: text, fix }, { cause: error });
+      const fix = `stop that process or set another ${key}`;
+      throw new TierkvError("ADDRESS_IN_USE", { address, fix }, { cause: error });
     }
-    const fix = "set [vault] listen to an address of this machine";
-    throw new TierkvError("LISTEN_FAILED", { address: text, reason, fix }, { cause: error });
+    const fix =
+      other === undefined
+        ? `set ${key} to an address of this machine`
+        : `correct ${key}, or take it out there: this machine has no such address`;
+    throw new TierkvError("LISTEN_FAILED", { address, reason, fix }, { cause: error });
   }
 }
 

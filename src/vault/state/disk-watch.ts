@@ -1,5 +1,6 @@
 // Owns the log lines about a vault's disk: records recovered at start, write failures, records lost at the end.
-import { statSync } from "node:fs";
+import { existsSync, statSync } from "node:fs";
+import { join } from "node:path";
 import { archiveTrouble } from "../../base/archive-remedies.ts";
 import { DISK_WATCH_MS } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
@@ -13,6 +14,8 @@ const GONE =
 const TOO_MANY =
   "it has had records of 65,536 namespaces since the vault started, and keeps records of further namespaces in memory only; start the vault again";
 const FIX_ARCHIVE = "it is tried again";
+/** The core's file that binds a directory to its archive (crates/core/src/disk/archived.rs). */
+const MARKER = "archive";
 
 /** Looks every DISK_WATCH_MS and logs changes only, so that a disk that stays full makes one line. */
 export class DiskWatch {
@@ -50,6 +53,7 @@ export class DiskWatch {
       const { records, recordBytes: bytes } = now;
       const seconds = Number(((nowMs() - this.#startedMs) / 1000).toFixed(1));
       this.#logger.info({ dataDir, records, bytes, seconds }, `recovered ${records} records`);
+      if (now.archive === undefined) this.#lookForMarker();
     }
     this.#lookAtArchive(now.archive);
     this.#lookAtNamespaces(now.refusedNamespace);
@@ -63,6 +67,15 @@ export class DiskWatch {
     } else {
       this.#logger.info({ dataDir, queued, queuedBytes }, "the disk takes records again");
     }
+  }
+
+  #lookForMarker(): void {
+    const file = join(this.#dataDir, MARKER);
+    if (!existsSync(file)) return;
+    this.#logger.warn(
+      { dataDir: this.#dataDir },
+      `this disk belongs to the archive that ${file} names, and [vault] archive names none: records that only the archive has are not found; write that line again`,
+    );
   }
 
   #lookAtNamespaces(refused: Buffer | undefined): void {

@@ -3,7 +3,9 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { ItemStatus } from "../../../src/base/block.ts";
 import { LANES_DEFAULT } from "../../../src/base/limits/general.ts";
+import { refusalBy } from "../../../src/cli/bench/bench-vault.ts";
 import type { VaultBench } from "../../../src/cli/bench/bench-vault.ts";
 import { runInside } from "../../support/command-line.ts";
 import { MIB, openVault, until } from "../../support/vaults.ts";
@@ -116,4 +118,9 @@ test.each([
   const { exitCode, stderr } = await runInside(["bench", ...argv, "--config", path]);
   expect(exitCode).toBe(2);
   expect(stderr).toContain(text);
+});
+
+test("records that a full place evicted meanwhile are told with what to do", () => {
+  expect(refusalBy(ItemStatus.MISSING)).toMatch(/answered missing; it was evicted .* --bytes$/);
+  expect(refusalBy(ItemStatus.WRONG_KEY)).toBe("a record of the bench was answered wrong_key");
 });

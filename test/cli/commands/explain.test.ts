@@ -46,7 +46,7 @@ test("an account in words names what was found, decided and missed", () => {
   expect(text).toContain("offered and not stored: the queue of saves was full");
   expect(text).toContain("loaded up to 160: restoring answers first");
   expect(text).toContain("4.20 ms, predicted 4.00 ms");
-  expect(text).toContain("saved:   15.2 ms");
+  expect(text).toContain("saved:   15.2 ms of computing, less look-up, fetch and load");
   const first = { ...ACCOUNT, predicted: { ...ACCOUNT.predicted, fetch: 0, load: 0 } };
   const unmeasured = explained(first).join("\n");
   expect(unmeasured.match(/ms, not predicted/g)).toHaveLength(2);

@@ -2,6 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
+import { describeTravel } from "../../../src/cli/commands/status.ts";
 import { SidecarLink } from "../../../src/control/sidecar-link.ts";
 import { sidecarFamilies } from "../../../src/exposition/sidecar.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
@@ -72,5 +73,12 @@ test("a vault that came back empty has holes, and each command says so of it alo
   await until(
     async () => /lanes: kv \w+ to 1 of 3;/.test(await run("status")),
     "one to be without",
+  );
+});
+
+test("a place without lanes is not told as one of which they are down", () => {
+  const travel = { restoreBytesPerS: null, saveBytesPerS: null };
+  expect(describeTravel({ ...travel, lanes: { kv: "shared", ssm: "vault" } })).toBe(
+    "lanes: kv not used (shared memory), ssm not used (a store); nothing has travelled yet",
   );
 });

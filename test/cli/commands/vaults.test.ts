@@ -7,6 +7,7 @@ import type * as PoolLimits from "../../../src/base/limits/pool.ts";
 import { describe as shown } from "../../../src/cli/commands/vaults.ts";
 import { Call } from "../../../src/cli/shell/call.ts";
 import type { Io } from "../../../src/cli/shell/io.ts";
+import { stillNamed } from "../../../src/cli/vaults/pooling.ts";
 import { describeWritten, writeVaults } from "../../../src/cli/vaults/vault-lists.ts";
 import type { Written } from "../../../src/cli/vaults/vault-lists.ts";
 import { loadConfig } from "../../../src/config/load.ts";
@@ -112,6 +113,8 @@ test("one that has left says so, and without any the exit code is 1", async () =
   const [, first, second] = shown([{ ...row, behind }]);
   expect(first).toMatch(/^kv +a:1 /);
   expect(second).toMatch(/^kv +s3:\/\/bucket\/x +dns +up +behind +-/);
+  const unused = shown([{ ...row, behind: { ...behind, state: "unknown" } }]);
+  expect(unused[3]).toMatch(/^unknown: the sidecar has not needed it since its start/);
   const sidecar = await openSidecar();
   const { exitCode, stdout } = await runInside([
     "vaults",
@@ -183,6 +186,16 @@ test("a vault of both classes is removed from both lists, or from one by its cla
   expect(await remove("--class", "ssm")).toBe(
     '[cluster]\nkv_cold = ["a:1", "b:1"]\nssm_cold = "a:1"\n',
   );
+});
+
+test("a list that is learned from a vault that has left the pool is to name another vault", () => {
+  const path = configOf("/x.sock");
+  writeFileSync(path, '[cluster]\nkv_cold = "pool:10.0.0.2:50051"\n');
+  const config = loadConfig(path, {});
+  expect(stillNamed(config, "10.0.0.2:50051", "10.0.0.3:50051")).toEqual([
+    `[cluster] kv_cold in ${path} names it: write "pool:10.0.0.3:50051" in place of "pool:10.0.0.2:50051"`,
+  ]);
+  expect(stillNamed(config, "10.0.0.4:50051", "10.0.0.3:50051")).toEqual([]);
 });
 
 test("a file that cannot be replaced is left alone with the reason, and is not replaced where it says so already", () => {

@@ -54,10 +54,37 @@ test("a part that takes long is said again, into a pipe, too", async () => {
   }
 });
 
-test("what is not known is not made up: no parts, no time that is left", () => {
-  expect(progressLine(0, 0, "asking", 2500)).toBe(`[${"-".repeat(24)}] 0 %  asking`);
-  expect(progressLine(1, 10_000, "asking", 2500)).toBe(`[${"-".repeat(24)}] 0 %  asking`);
-  expect(progressLine(9, 3, "done", 2500)).toMatch(/100 %, 0\.00 ms left/);
+test("what is not known is not made up: no time that is left where parts take unequal times", () => {
+  expect(progressLine(0, null, "asking")).toBe(`[${"-".repeat(24)}] 0 %  asking`);
+  const said: string[] = [];
+  let ms = 0;
+  const io = { err: (line: string): void => void said.push(line), progress: () => false };
+  const progress = new Progress(io, () => ms);
+  // Two quick parts, and one that takes long.
+  for (const [atMs, done] of [
+    [0, 0],
+    [2000, 1],
+    [4000, 2],
+    [9000, 2],
+    [30_000, 2],
+    [60_000, 3],
+  ] as const) {
+    ms = atMs;
+    progress.at(done, 4, "measuring");
+  }
+  expect(said).toEqual([
+    "measuring: 25 %",
+    "measuring: 50 %",
+    "measuring: 50 %",
+    "measuring: 75 %",
+  ]);
+  said.length = 0;
+  const even = new Progress(io, () => ms);
+  for (const done of [1, 2, 3, 4]) {
+    ms += 6000;
+    even.at(done, 4, "measuring");
+  }
+  expect(said[1]).toBe("measuring: 50 %, 12 s left");
 });
 
 test("into a pipe steps are said at once, parts every five seconds, and a terminal gets all of them", () => {

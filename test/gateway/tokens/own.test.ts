@@ -172,6 +172,9 @@ test("an engine that was started anew is compared again", async () => {
   const { folder } = await compared(known);
   await restarted(known, () => tokenizeBy(known.engine, folder, "other"));
   await until(async () => (await known.shown())?.state === "differs");
+  expect(await known.status()).toContain(
+    "one call a prompt, because the ids that the gateway makes",
+  );
 });
 
 test("an engine that was started anew from other files is compared with these", async () => {

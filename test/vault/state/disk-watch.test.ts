@@ -51,6 +51,20 @@ test("reports once, when all is read, the records of the previous run", () => {
   expect(lines[0]).toMatchObject({ records: 7, bytes: 70, seconds: expect.any(Number) as number });
 });
 
+test("warns of a disk that belongs to an archive, where the vault has none", () => {
+  const dataDir = testDirectory();
+  writeFileSync(join(dataDir, "archive"), "file:///mnt/nfs/vault-1\ntoken");
+  const { see } = watch(dataDir);
+  for (const records of [0, 1]) see({ records, recordBytes: 0 });
+  const [, warned, ...more] = lines;
+  expect([warned?.["level"], more]).toEqual(["warn", []]);
+  expect(warned?.["msg"]).toContain(`the archive that ${dataDir}/archive names`);
+  lines = [];
+  const archive = { usedBytes: 0, pendingBytes: 0, isFailing: false, trouble: "" };
+  watch(dataDir).see({ records: 0, recordBytes: 0, archive } as Partial<StoreDiskStats>);
+  expect(lines).toHaveLength(1);
+});
+
 test("names each namespace of which the disk takes no records, once", () => {
   const { see } = watch();
   const [first, second] = [Buffer.alloc(32, 1), Buffer.alloc(32, 2)];
