@@ -39,6 +39,8 @@ export const RECOMPUTE_MARGIN = 0.1;
 export const LOOKUP_SHARE_MAX = 0.03;
 /** The same for a vault that is usually in time: one late answer costs less than the restore it brings. */
 export const LOOKUP_LATE_SHARE_MAX = 0.1;
+/** A fetch may be silent for this share of the computing that its restore saves, or for `[restore] stall_ms`. */
+export const STALL_SHARE_MAX = 0.1;
 /** Interval of look-ups for a hand-off: the first, and the longest while nothing new comes. */
 export const HANDOFF_POLL_FIRST_MS = 5;
 export const HANDOFF_POLL_MAX_MS = 40;

@@ -37,7 +37,7 @@ export interface FetcherOptions {
   priority: FetchPriority;
   /** Longest duration of one call, in milliseconds. */
   callMs: number;
-  /** Milliseconds without a byte after which a call is given up. */
+  /** Milliseconds without a byte after which a call is given up, unless the first block's user has more patience. */
   stallMs: number;
   geometryOf(group: number, shard: number): number;
   /** Largest wire bytes of one block with all shards. */
@@ -298,7 +298,7 @@ export class Fetcher {
       if (first === undefined) return false;
       const call = {
         deadlineMs: callMs,
-        stallMs: stallMs + readMs(source),
+        stallMs: Math.max(stallMs, first.user?.patienceMs ?? 0) + readMs(source),
         signal: window.signal,
       };
       await failpoint("sidecar.fetch.begun");

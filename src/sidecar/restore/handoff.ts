@@ -115,7 +115,7 @@ function* earlyBlocks(
 function earlyRun(plan: Plan, range: GroupRange, cache: ArenaContext["cache"]): Run {
   const known = plan.early.find(({ group }) => group === range.group);
   if (known !== undefined) return known;
-  const run = new Run(range, cache, () => undefined, plan.case.trace?.fetch);
+  const run = new Run(range, cache, () => undefined, plan);
   plan.early.push(run);
   return run;
 }

@@ -82,6 +82,8 @@ export class Plan {
   tokens = 0;
   /** Place of its blocks among other plans' blocks: see FetchQueue. */
   turn = 0;
+  /** Longest silence of a vault that its gain is worth, in milliseconds; 0: not known. */
+  patienceMs = 0;
   /** True where blocks are held but computing is faster. */
   isRefused = false;
   readonly span: Span;
@@ -157,6 +159,7 @@ export class Run implements BlockUser {
   readonly recordClass: RecordClass;
   readonly first: number;
   readonly trace: Buffer | null;
+  readonly patienceMs: number;
   readonly #cache: BlockCache;
   readonly #onChange: () => void;
   /** Offers of the whole range. */
@@ -175,9 +178,10 @@ export class Run implements BlockUser {
     range: GroupRange,
     cache: BlockCache,
     onChange: () => void,
-    trace: Buffer | null = null,
+    plan: Pick<Plan, "case" | "patienceMs">,
   ) {
-    this.trace = trace;
+    this.trace = plan.case.trace?.fetch ?? null;
+    this.patienceMs = plan.patienceMs;
     this.group = range.group;
     this.recordClass = range.recordClass;
     this.first = range.first;

@@ -3,6 +3,7 @@ import { HASH_BYTES } from "../../base/block.ts";
 import type { Namespace } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { failpoint } from "../../base/failpoint.ts";
+import { STALL_SHARE_MAX } from "../../base/limits/cost.ts";
 import {
   KEYS_PER_SLICE,
   PLAN_KEYS_MAX,
@@ -272,7 +273,10 @@ export class Restorer {
     const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
     plan.case.passes(windows);
     const held: Held = { t: "held", req, plan: number, groups, tokens, windows };
-    if (computeS !== null) held.compute_ms = Math.round(computeS * 1000);
+    if (computeS !== null) {
+      held.compute_ms = Math.round(computeS * 1000);
+      plan.patienceMs = held.compute_ms * STALL_SHARE_MAX;
+    }
     this.#options.send(held);
     this.#options.reuse.answered(namespace, asked, answer, this.#options.outcomes);
     if (plan.isRefused) {
@@ -335,7 +339,7 @@ export class Restorer {
     let seen = 0;
     plan.turn = fetcher.turnOf(plan.ranges);
     for (const range of plan.ranges) {
-      const run = new Run(range, cache, () => this.#onChange(plan), plan.case.trace?.fetch);
+      const run = new Run(range, cache, () => this.#onChange(plan), plan);
       plan.runs.push(run);
       for (const { run: copied, at, count } of copiedRuns(namespace, range)) {
         for (let index = 0; index < count; index += 1) {
@@ -366,7 +370,7 @@ export class Restorer {
     this.#options.counters.add("plans_windowed");
     plan.turn = context.fetcher.turnOf(plan.ranges);
     const onChange = (): void => this.#onChange(plan);
-    const run = new Run(range, context.cache, onChange, plan.case.trace?.fetch);
+    const run = new Run(range, context.cache, onChange, plan);
     plan.runs.push(run);
     plan.feed = new Feed(namespace, plan, range, run, context);
     plan.feed.fill();

@@ -41,6 +41,8 @@ export interface BlockRun extends Omit<RunOffer, "first" | "end"> {
 export interface BlockUser {
   /** Context of the span that fetches it; null: no span is wanted. */
   readonly trace?: Buffer | null;
+  /** Milliseconds without a byte that the plan's gain is worth; 0: not known. */
+  readonly patienceMs?: number;
   onBlock(): void;
 }
 

@@ -19,8 +19,12 @@ import { closeAfterTest, logger, until } from "../../support/vaults.ts";
 const STALL_MS = 50;
 const READ_MS = 400;
 
-/** Fetches one block that comes after READ_MS, or never; `farMs`: what the vault said of its archive; null: it needs none. */
-async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<string> {
+/** Fetches one block that comes after READ_MS, or never; `patienceMs`: what its plan is worth; `farMs`: what the vault said of its archive; null: it needs none. */
+async function stateAfter(
+  farMs: number | null,
+  comes: Promise<void>,
+  patienceMs = 0,
+): Promise<string> {
   const arena = closeAfterTest(new Arena({ slotBytes: 4096, slotCount: 1, dir: null }));
   await until(() => arena.status().touchedSlots === 1, "a touched arena");
   const cache = new BlockCache({ arena, shards: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
@@ -65,7 +69,7 @@ async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<s
   const far = farMs === null ? {} : { archived: 1, source: archive };
   const name = { namespace: NAMESPACE, recordClass: "kv", group: 0, hashes, ...place } as const;
   const key = blockKey(NAMESPACE, 0, hashes);
-  const block = cache.use(key, { ...name, ...far }, 0, { onBlock() {} });
+  const block = cache.use(key, { ...name, ...far }, 0, { patienceMs, onBlock() {} });
   fetcher.add(block);
   await until(() => block.state === "placed" || block.state === "gone", "the block's end");
   return block.state;
@@ -73,6 +77,11 @@ async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<s
 
 test("a record of an archive is awaited as long as the vault said", async () => {
   expect(await stateAfter(60_000, sleep(READ_MS))).toBe("placed");
+});
+
+test("a record of a plan that saves much is awaited longer than any", async () => {
+  expect(await stateAfter(null, sleep(READ_MS), 60_000)).toBe("placed");
+  expect(await stateAfter(null, sleep(READ_MS), 1)).toBe("gone");
 });
 
 test.each([
