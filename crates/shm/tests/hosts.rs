@@ -23,11 +23,11 @@ use std::collections::BTreeSet;
 use std::env::var;
 use std::fs::{read_dir, read_to_string};
 use std::io::{BufRead, BufReader, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -47,6 +47,11 @@ use tierkv_shm::opening::{Options, map, open};
 use tierkv_shm::region::Region;
 use tierkv_shm::visibility::{Coherence, Fabric};
 use work::{Name, OPTIONS, check, contend, go_through_everything, is_long, mix, said, store, told};
+
+/// What a host is told that others have fenced, outside the lock and under it.
+const FENCED: [&str; 2] = ["silent for too long", "stopped under the region's lock"];
+/// Times that a host of a busy machine may be fenced.
+const FENCED_MAX: u64 = 50;
 
 /// Of each of four hosts: a hundred thousand together in the long run.
 fn turns() -> u64 {
@@ -89,7 +94,7 @@ fn child() {
         (Dying { memory, steps: 0.into(), dies_at: number, panics: false }, bytes)
     };
     match role.as_str() {
-        "mixes" => mix(&open(&path, &options).unwrap(), host, number),
+        "mixes" => mixes(|| open(&path, &options).unwrap(), host, number),
         "contends" => {
             let region = open(&path, &options).unwrap();
             while region.fill().unwrap().members < 5 {
@@ -139,6 +144,24 @@ fn child() {
             ));
         }
     }
+}
+
+/// Works on a region, and opens it anew where a busy machine was silent for so long that others fenced it, as its users do.
+fn mixes(open: impl Fn() -> Region<Mapping>, seed: u64, operations: u64) {
+    let done = AtomicU64::new(0);
+    for opened in 0..FENCED_MAX {
+        let region = open();
+        let work = AssertUnwindSafe(|| mix(&region, seed + opened * 1000, operations, &done));
+        let Err(panic) = catch_unwind(work) else { return };
+        let told = panic.downcast_ref::<String>().map(String::as_str);
+        let text = told.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        let is_fenced = FENCED.iter().any(|told| text.contains(told));
+        if !is_fenced {
+            resume_unwind(panic);
+        }
+        say("fenced");
+    }
+    panic!("fenced {FENCED_MAX} times");
 }
 
 /// What is there after something happened, and how long that took.

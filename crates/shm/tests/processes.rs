@@ -20,6 +20,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use content::{key, read};
@@ -72,13 +73,13 @@ fn child() {
             if number == 3 { (Coherence::Clflush, 1) } else { (Coherence::Hardware, 3) };
         let region = open(&path, &Options { address, coherence, ..OPTIONS }).unwrap();
         assert_eq!(region.fabric().address(), address);
-        mix(&region, number, operations() / 10 * tenths);
+        mix(&region, number, operations() / 10 * tenths, &AtomicU64::new(0));
     } else if role == "shares" {
         become_nobody(OF_NOBODY);
         let shared = Options { group: Some(OF_NOBODY), ..OPTIONS };
         let region = open(&path, &shared).unwrap();
         assert!(check(&region, 1), "root's record");
-        mix(&region, 3, number);
+        mix(&region, 3, number, &AtomicU64::new(0));
         store(&region, 2);
         let own = path.with_extension("nobody");
         let alone = Options { group: Some(OF_NOBODY + 1), ..OPTIONS };

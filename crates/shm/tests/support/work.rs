@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tierkv_shm::flushes::Label;
@@ -77,9 +78,14 @@ pub fn check<F: Fabric>(region: &Region<F>, number: u64) -> bool {
     })
 }
 
-pub fn mix<F: Fabric>(region: &Region<F>, seed: u64, operations: u64) {
+/// Works until `operations` are done; `count`: of these, how many were begun, also before.
+pub fn mix<F: Fabric>(region: &Region<F>, seed: u64, operations: u64, count: &AtomicU64) {
     let mut random = Random::new(seed);
-    for done in 0..operations {
+    loop {
+        let done = count.fetch_add(1, Ordering::Relaxed);
+        if done >= operations {
+            return;
+        }
         if done > 0 && done.is_multiple_of(SAID_EVERY) {
             let text = format!("process {seed}: {done} of {operations}\n");
             std::io::stderr().write_all(text.as_bytes()).unwrap();
