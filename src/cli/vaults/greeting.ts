@@ -1,4 +1,5 @@
 // Owns a command's calls to vaults: whom it waits for is said after two seconds, and one that does not answer is told as `tierkv status` tells it.
+import { toTierkvError } from "../../base/errors.ts";
 import { silent } from "../../base/log.ts";
 import type { Vault } from "../../client/vault.ts";
 import { securityFor } from "../../cluster/credentials.ts";
@@ -39,8 +40,13 @@ export async function askOne<Request, Reply>(
     try {
       return await askVault(...asked);
     } catch (error) {
-      throw await diagnosed(error, { name: "the", address }, isTls);
+      const failure = await diagnosed(error, { name: "the", address }, isTls);
+      if (toTierkvError(error).code === "VAULT_DEADLINE") io.err(`${address}: ${MAY_BE}`);
+      throw failure;
     }
   };
   return await whileWaiting(io, () => address, ask);
 }
+
+const MAY_BE =
+  "the change may have been made, and was not confirmed in time: `tierkv vaults ls` shows whether it was";

@@ -39,15 +39,11 @@ export async function changePool(call: Call, config: Config, isAdded: boolean): 
       return;
     } catch (error) {
       failure = toTierkvError(error);
-      if (failure.code === "VAULT_DEADLINE") call.io.err(`${target.address}: ${MAY_BE}`);
       if (failure.code === "USAGE") break;
     }
   }
   throw failure;
 }
-
-const MAY_BE =
-  "the change may have been made, and was not confirmed in time: `tierkv vaults ls` shows whether it was";
 
 /** Says that this machine learns the pool's list from the vault that has left, which is to be stopped. Exported for its test. */
 export function stillNamed({ cluster, path }: Config, address: string, other: string): string[] {

@@ -12,6 +12,7 @@ import { describeWritten, writeVaults } from "../../../src/cli/vaults/vault-list
 import type { Written } from "../../../src/cli/vaults/vault-lists.ts";
 import { loadConfig } from "../../../src/config/load.ts";
 import { runInside } from "../../support/command-line.ts";
+import { openFakeVault } from "../../support/fake-vault.ts";
 import { makeRecords, NAMESPACE } from "../../support/records.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
@@ -171,6 +172,15 @@ test("of two vaults with copies:2 the lost one is removed, and what one vault me
   const { exitCode, stdout } = await runInside(argv);
   expect([exitCode, stdout]).toEqual([0, expect.stringContaining("so each record lies once: add")]);
   expect(readFileSync(config, "utf8")).toContain('kv_cold = "127.0.0.1:1"');
+});
+
+test("a change that a vault does not confirm in time is said to be possibly made", async () => {
+  const { address } = await openFakeVault({ Weigh: () => {} });
+  const config = join(testDirectory(), "tierkv.toml");
+  writeFileSync(config, `[cluster]\nkv_cold = ["${address}"]\n`);
+  const told = await runInside(["vaults", "weight", address, "0.1", "--config", config]);
+  expect(told.exitCode).toBe(1);
+  expect(told.stderr).toMatch(/may have been made.*`tierkv vaults ls`/);
 });
 
 test("a vault of both classes is removed from both lists, or from one by its class", async () => {
