@@ -1,7 +1,8 @@
 // Owns the proof of what a vault gives to its pool before its memory goes to the machine's user: what is hot, where sidecars look for it.
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
+import type * as Limits from "../../../src/base/limits/user.ts";
 import { PoolKey } from "../../../src/discovery/entry.ts";
 import { Gossip } from "../../../src/discovery/gossip.ts";
 import { HandingOver } from "../../../src/vault/process/hand-over.ts";
@@ -25,6 +26,12 @@ import {
   until,
 } from "../../support/vaults.ts";
 import type { TestVault } from "../../support/vaults.ts";
+
+// A vault that a busy machine keeps from answering in time would be given nothing.
+vi.mock("../../../src/base/limits/user.ts", async (importOriginal) => ({
+  ...(await importOriginal<typeof Limits>()),
+  YIELD_HELLO_MS: 20_000,
+}));
 
 const BLOCKS = 96;
 const LONG = { maxModelLen: 16 * BLOCKS };
