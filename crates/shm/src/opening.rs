@@ -66,7 +66,7 @@ fn map_as(path: &Path, options: &Options, described: Described) -> Result<(Mappi
         Err(Errno::NOENT) if options.max_bytes == 0 => {
             return Err(failed(
                 path.display(),
-                "there is no region: a sidecar that names it makes it",
+                "there is no region: a sidecar makes it as it starts; start the one that names it, or restart it if it runs",
             ));
         }
         Err(Errno::ACCESS) => {
