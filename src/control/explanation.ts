@@ -68,7 +68,7 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["compute", isForetold, `${computing}, ${shown(predicted.recompute)} for all`],
     ...forms.map((form): Row => ["stored", true, `as ${showForm(form)} (${form.address})`]),
     ["form", fidelity !== undefined, fidelity === undefined ? "" : showFidelity(fidelity)],
-    ["block", true, block === "" ? "-" : block],
+    ["block", true, block === "" ? "-" : `${block}, the last one looked up`],
     ["receipt", receipt !== "", `tierkv verify ${receipt}`],
     ["saved", saved !== null, showSaved(saved ?? 0)],
   ];

@@ -148,6 +148,7 @@ function unreachable({ config, targets, sidecar }: Seen): Finding[] {
     if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
     const there = stateAtSidecar(sidecar, address);
     if (there === "up") {
+      if (error.includes("NOPERM")) return [problem("store_refused", error)];
       if (config.cluster.storePassword !== null) {
         const why = "the sidecar still reaches it with the credentials that it started with";
         return [problem("store_refused", `${error}; ${why}: correct [cluster] store_password`)];
@@ -243,7 +244,9 @@ function remedyFor(address: string, why: string, { cluster }: Seen["config"]): s
 /** A vault in the lists of both classes that keeps one of them. */
 function classesLacking({ targets }: Seen): Finding[] {
   return targets.flatMap(({ target, address, role }) => {
-    if (target !== "cold" || (role !== "kv_cold" && role !== "ssm_cold")) return [];
+    // A store keeps records of both classes.
+    if (target !== "cold" || storeKind(address) !== null) return [];
+    if (role !== "kv_cold" && role !== "ssm_cold") return [];
     const [keeps, lacks] = role === "kv_cold" ? ["kv", "ssm"] : ["ssm", "kv"];
     const what = `[cluster] ${lacks}_cold names ${address}, and that vault keeps ${keeps} records only`;
     const fix = `take it out of ${lacks}_cold, or write role = "cold" there`;
@@ -435,6 +438,9 @@ const REFUSED = "refused_";
 /** Remedies for refusals, by the store's word. */
 const REFUSAL_FIXES: Readonly<Record<string, string>> = {
   OOM: "set maxmemory-policy allkeys-lfu there, or give it more memory",
+  NOPERM: "its user lacks a right: `tierkv doctor` names it",
+  NOAUTH: "correct the user and the password, and start the sidecar again",
+  WRONGPASS: "correct the user and the password, and start the sidecar again",
   denied: "correct its rights or the sidecar's credentials",
   expired: "renew the sidecar's credentials",
   clock_skew: "set this machine's clock",
@@ -464,6 +470,6 @@ function amxTiles({ hasAmxTiles }: Engine, engine: string): Finding[] {
   if (!hasAmxTiles) return [];
   const what = `${engine} computes on a CPU with AMX, where vLLM may die of SIGILL at a small first step`;
   const fix =
-    "the connector avoids it; if vLLM dies all the same, send it a prompt of 64 tokens or more first";
+    "the connector avoids it by leaving 64 tokens of each prompt to compute until a step was as large; if vLLM dies all the same, send it a prompt of 64 tokens or more first";
   return [note("amx", `${what}: ${fix}`)];
 }

@@ -321,6 +321,17 @@ test("a store that this shell has no credentials for is a note where the sidecar
     },
   });
   expect(first).toMatchObject({ code: "store_refused" });
+  expect(first?.text).toContain("store_password");
+  // The password is right there.
+  const lacking = { ...bucket, error: "NOPERM no permissions; give the user +exists" };
+  const behind = { address, state: "up", trouble: "" };
+  const [second] = findings({
+    ...seen,
+    config: { ...seen.config, cluster: given },
+    targets: [own!, vault!, lacking],
+    sidecar: { ...seen.sidecar!, vaults: { kv: [{ ...kv!, behind }], ssm: [] } },
+  });
+  expect(second).toMatchObject({ code: "store_refused", text: lacking.error });
   // A bucket is not asked before it is needed.
   expect(found("unknown")).toEqual(["store_unasked"]);
   expect(found("down")).toEqual(["vault_refused"]);
@@ -482,6 +493,9 @@ test("a vault in both lists that keeps one class is a problem with the list to m
     severity: "problem",
     text: `[cluster] ssm_cold names ${address}, and that vault keeps kv records only: take it out of ssm_cold, or write role = "cold" there`,
   });
+  // A store keeps both.
+  const targets = seen.targets.map((target) => ({ ...target, address: "valkey://127.0.0.1:1" }));
+  expect(findings({ ...seen, targets }).map(({ code }) => code)).not.toContain("vault_class");
 });
 
 test("a vault that has left its pool may be stopped without a problem", async () => {

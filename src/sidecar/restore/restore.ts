@@ -22,6 +22,7 @@ import type {
   Release,
   SidecarMessage,
 } from "../socket/messages.ts";
+import { whyNoMore } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Decisions } from "../trace/decisions.ts";
 import type { Reuse } from "../trace/reuse.ts";
@@ -459,7 +460,7 @@ export class Restorer {
     this.#options.counters.add(`plan_${reason}`);
     const { req, number, case: account } = plan;
     const done: Done = { t: "done", req, plan: number, reason };
-    const why = account.whyNot;
+    const why = whyNoMore(account.whyNot, reason, account.account.miss);
     if (why !== null) done.why = why;
     this.#options.send(...placed, ...last, ...correction, done);
     this.onRoom();

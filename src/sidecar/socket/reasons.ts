@@ -142,6 +142,12 @@ const END_REASONS: Readonly<Record<string, string>> = {
   vault_down: "vault_down",
 };
 
+/** Returns why a plan restores nothing, or no more: a word of REASONS where there is one; null: its end says it. */
+export function whyNoMore(whyNot: string | null, end: string, miss: string | null): string | null {
+  if (whyNot !== null || end === "complete") return whyNot;
+  return END_REASONS[end] ?? miss;
+}
+
 /** Returns the one reason that answers "why did this request get what it got?". */
 export function reasonOf(outcome: Outcome): string {
   const { choice, why, end, startTokens, placedTokens } = outcome;

@@ -71,7 +71,7 @@ test("without a tokenizer the place is named alone, with the usual causes", () =
 
 test("prompts that have only a template in common are not called alike", () => {
   expect(describeDivergence({ ...FOUND, at: 4, gone: 0, come: 0, same: 0 }, TEXT)).toEqual([
-    ["differs", "no earlier prompt begins like it (cmpl-1: 4 equal tokens)"],
+    ["differs", "no earlier prompt begins like it (nearest: cmpl-1, 4 equal at the start)"],
   ]);
 });
 

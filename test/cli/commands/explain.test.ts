@@ -78,7 +78,7 @@ test("a prompt of which nothing is held has no rows of what did not happen", () 
     "  asked:   320 tokens, the engine held 0; look-up 0.50 ms",
     "  held:    0 tokens",
     "  fetch:   nothing held, nothing fetched",
-    "  block:   ab",
+    "  block:   ab, the last one looked up",
   ]);
 });
 

@@ -56,6 +56,7 @@ test("the engine is told that blocks dropped by the vault are not held", async (
   const held = engine.scheduler.got("held").at(-1)!;
   expect(held).toMatchObject({ plan: view.plan, tokens: 32 });
   expect(held["groups"]).toEqual([{ group: 0, held: Buffer.of(0b11) }]);
+  expect(engine.scheduler.got("done").at(-1)).toMatchObject({ why: "evicted" });
   engine.release(view.plan);
 
   const none = await engine.done(engine.prefetch(hashesOf(dropped)));
