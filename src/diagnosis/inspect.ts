@@ -2,7 +2,7 @@
 import { vaultClassName } from "../base/block.ts";
 import type { RecordClass } from "../base/block.ts";
 import { toTierkvError } from "../base/errors.ts";
-import { sharedPath } from "../base/hosts.ts";
+import { sharedPath, storeKind } from "../base/hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../base/limits/general.ts";
 import { silent } from "../base/log.ts";
 import { nowMs } from "../base/time.ts";
@@ -80,7 +80,7 @@ export interface TargetStatus {
   fidelity: ({ engine: string; model: string } & EngineFidelity)[] | null;
   /** A sidecar: the codec chosen for each vault by `[codec] kv = "auto"`. */
   forms: { address: string; form: Form }[] | null;
-  /** Everything the target has counted since it started. */
+  /** Everything the target has counted since it started; of a store, what the sidecar counted there. */
   counters: Readonly<Record<string, number>> | null;
   /** Why it did not answer, and the fix; null: it did. */
   error: string | null;
@@ -134,9 +134,19 @@ export async function inspect(
       return found;
     }),
   ]);
-  const targets = own === null ? vaults : [own.target, ...vaults];
+  const sidecar = own?.status ?? null;
+  const seen = vaults.map((target) => withSidecarsCounts(target, sidecar));
+  const targets = own === null ? seen : [own.target, ...seen];
   const names = failures.map(({ message }) => message);
-  return { config, targets, sidecar: own?.status ?? null, names };
+  return { config, targets, sidecar, names };
+}
+
+/** A store counts nothing: its clients do, and the sidecar's counts tell more than this command's. Exported for its test. */
+export function withSidecarsCounts(target: TargetStatus, sidecar: SidecarStatus | null): TargetStatus {
+  if (storeKind(target.address) === null) return target;
+  const places = Object.values(sidecar?.vaults ?? {}).flat();
+  const counters = places.find(({ address }) => address === target.address)?.counts ?? null;
+  return { ...target, counters, hitRate: counters === null ? null : hitRate(counters) };
 }
 
 /** Returns why a command cannot move records of a vault; null: it can. */

@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { nowMs } from "../../src/base/time.ts";
 import { checkConfig } from "../../src/config/check.ts";
-import { inspect, percentile } from "../../src/diagnosis/inspect.ts";
+import { inspect, percentile, withSidecarsCounts } from "../../src/diagnosis/inspect.ts";
 import { SOON_MS } from "../support/vaults.ts";
 
 test("percentiles are measured values, by nearest rank", () => {
@@ -11,6 +11,18 @@ test("percentiles are measured values, by nearest rank", () => {
     5, 10, 1,
   ]);
   expect(percentile([7], 0.99)).toBe(7);
+});
+
+test("what a store's clients count is the sidecar's count, not this command's", async () => {
+  const toml = '[sidecar]\nsocket = "/no/such.sock"\n[cluster]\nkv_cold = "127.0.0.1:1"\n';
+  const { targets } = await inspect(checkConfig(toml, null, {}).config!);
+  const vault = { ...targets[1]!, counters: { requests_reads: 12 } };
+  const store = { ...vault, address: "s3://bucket/x" };
+  const counts = { requests_reads: 300 };
+  const sidecar = { vaults: { kv: [{ address: store.address, counts }], ssm: [] } };
+  expect(withSidecarsCounts(store, sidecar as never).counters).toEqual(counts);
+  expect(withSidecarsCounts(store, null).counters).toBeNull();
+  expect(withSidecarsCounts(vault, sidecar as never)).toBe(vault);
 });
 
 test("a target that is down is told within the time-out, with the reason and nothing else", async () => {

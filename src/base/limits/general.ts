@@ -118,8 +118,9 @@ export const MADE_NOW: number = Number.MAX_SAFE_INTEGER;
 // `tierkv bench`.
 /** One call, even on a slow link. */
 export const BENCH_CALL_MS = 60_000;
-/** Timed empty calls and look-ups. */
+/** Timed empty calls and look-ups; of a bucket, look-ups. */
 export const BENCH_SAMPLES = 50;
+export const BENCH_BUCKET_SAMPLES = 3;
 /** Keys of one look-up: a prompt of 32,000 tokens in blocks of 16. */
 export const BENCH_LOOKUP_KEYS = 2000;
 /** Plain bytes travel in chunks of this length; `LANE_CHUNK_BYTES` of the core. */

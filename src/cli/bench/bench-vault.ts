@@ -1,7 +1,9 @@
 // Owns the measurements of `tierkv bench` at one vault: plain link, look-ups, saves, restores, and a prompt's predicted cost.
 import { ItemStatus, measuringNamespace, statusName } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { storeKind } from "../../base/hosts.ts";
 import {
+  BENCH_BUCKET_SAMPLES,
   BENCH_CALL_MS,
   BENCH_LOOKUP_KEYS,
   BENCH_PROBE_CHUNKS,
@@ -128,7 +130,9 @@ export async function benchVault(
     result.lanes = isRemote(client) ? lanes : 0;
     result.tier = client.tier;
     result.callMs = spread(await samples(BENCH_SAMPLES, () => client.health(BENCH_CALL_MS)));
-    result.lookupMs = await lookups(client);
+    // A bucket bills each key of a look-up as a request.
+    const isBilled = storeKind(address) === "s3";
+    result.lookupMs = await lookups(client, isBilled ? BENCH_BUCKET_SAMPLES : BENCH_SAMPLES);
     const count = await blockCount(client, options.bytes);
     set = await BenchSet.open(count, classes[0], { codec: byClass[classes[0]], fidelity });
     await new Rounds(client, set, result).run(options.rounds, options.onRound);
@@ -183,10 +187,10 @@ async function timedMs(work: () => Promise<unknown>): Promise<number> {
   return nowMs() - begunMs;
 }
 
-async function lookups(client: Vault): Promise<Spread> {
+async function lookups(client: Vault, count: number): Promise<Spread> {
   const namespace = measuringNamespace();
   const keys = randomToken(36 * BENCH_LOOKUP_KEYS);
-  return spread(await samples(BENCH_SAMPLES, () => client.lookup(namespace, keys, BENCH_CALL_MS)));
+  return spread(await samples(count, () => client.lookup(namespace, keys, BENCH_CALL_MS)));
 }
 
 /** Returns how many blocks fit in a small share of the vault and in about BENCH_ROUND_MS a round. */

@@ -88,7 +88,8 @@ export function readModel(text: string, path: string, reading: Reading): ModelSh
   const count = (kind: Kind): number => kinds.filter((one) => one === kind).length;
   const valueBytes = reading.valueBytes ?? cacheBytes(outer);
   const isInt8 = reading.isInt8 && valueBytes !== 1;
-  const perLayer = attentionBytes(inner, valueBytes, isInt8);
+  const attending = count("full") + count("window");
+  const perLayer = attending === 0 ? NO_BYTES : attentionBytes(inner, valueBytes, isInt8);
   const layersOf = (layers: number): Layers => ({
     layers,
     engineBytes: layers * perLayer.engine,
@@ -96,7 +97,6 @@ export function readModel(text: string, path: string, reading: Reading): ModelSh
   });
   const windows = count("window");
   const states = count("state");
-  const attending = count("full") + windows;
   return {
     name: outer.text("_name_or_path") ?? reading.name ?? outer.text("model_type") ?? path,
     attention: attending === 0 ? "none" : perLayer.isLatent ? "latent" : "heads",
@@ -175,11 +175,16 @@ function windowPattern(model: Fields): (at: number) => Kind {
 const windowTokens = (model: Fields): number =>
   model.number("sliding_window") ?? model.need("attention_chunk_size");
 
-function attentionBytes(
-  model: Fields,
-  valueBytes: ValueBytes,
-  isInt8: boolean,
-): { isLatent: boolean; engine: number; stored: number } {
+/** Bytes of a token in one layer of attention. */
+interface LayerBytes {
+  isLatent: boolean;
+  engine: number;
+  stored: number;
+}
+
+const NO_BYTES: LayerBytes = { isLatent: false, engine: 0, stored: 0 };
+
+function attentionBytes(model: Fields, valueBytes: ValueBytes, isInt8: boolean): LayerBytes {
   const rank = model.number("kv_lora_rank");
   if (rank !== null) {
     const latent = (rank + model.need("qk_rope_head_dim")) * valueBytes;
@@ -187,9 +192,9 @@ function attentionBytes(
     const engine = latent + index + Math.ceil(index / INDEX_BLOCK) * INDEX_SCALE_BYTES;
     return { isLatent: true, engine, stored: engine };
   }
-  const heads = model.number("num_attention_heads") ?? 0;
-  const pairs = model.number("num_key_value_heads") ?? heads;
-  const dim = model.number("head_dim") ?? (heads === 0 ? 0 : model.need("hidden_size") / heads);
+  const pairs = model.number("num_key_value_heads") ?? model.need("num_attention_heads");
+  const dim =
+    model.number("head_dim") ?? model.need("hidden_size") / model.need("num_attention_heads");
   const engine = 2 * pairs * dim * valueBytes;
   const int8 = (2 + 1 / MEAN_TOKENS) * pairs * (dim + SCALE_BYTES);
   return { isLatent: false, engine, stored: isInt8 ? int8 : engine };

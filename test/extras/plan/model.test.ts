@@ -120,6 +120,14 @@ test.each([
   expect(storedBytesPerToken(shape)).toBe(kib * KIB);
 });
 
+test("what attention needs is named where it lacks, and a model without attention needs none of it", () => {
+  const { num_attention_heads: _heads, num_key_value_heads: _pairs, ...rest } = LLAMA_8B;
+  expect(() => read(rest)).toThrow(/num_attention_heads is no number above 0/);
+  const states = { ...NEMOTRON_H, num_hidden_layers: 2, hybrid_override_pattern: "M-" };
+  const { num_attention_heads: _h, num_key_value_heads: _p, head_dim: _d, ...bare } = states;
+  expect(read(bare).full.engineBytes).toBe(0);
+});
+
 test("gpt-oss-120b: 72 KiB a token, half of it only as far as the window", () => {
   const shape = read(GPT_OSS_120B);
   expect(shape.full).toMatchObject({ layers: 18, engineBytes: 36 * KIB });
