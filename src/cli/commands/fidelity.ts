@@ -66,7 +66,7 @@ export function addFidelity(program: Command): void {
     .option("--model <dir>", "folder of a model's files, instead of an engine")
     .requiredOption(
       "--text <file>",
-      "text typical of the model's use, required; prompts are pieces of it",
+      "text typical of the model's use; prompts are pieces of it",
     )
     .option(
       "--prompts <n>",
