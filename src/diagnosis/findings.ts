@@ -147,8 +147,7 @@ function unreachable({ config, targets, sidecar }: Seen): Finding[] {
     // Without its sidecar the own vault is down, too; the sidecar's finding is enough.
     if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
     const there = stateAtSidecar(sidecar, address);
-    if (there === "up") {
-      if (error.includes("NOPERM")) return [problem("store_refused", error)];
+    if (there === "up" && (refused || CREDENTIALS.test(error))) {
       if (config.cluster.storePassword !== null) {
         const why = "the sidecar still reaches it with the credentials that it started with";
         return [problem("store_refused", `${error}; ${why}: correct [cluster] store_password`)];
@@ -166,6 +165,10 @@ function unreachable({ config, targets, sidecar }: Seen): Finding[] {
     ];
   });
 }
+
+/** Words of a store that was shown wrong credentials, or none. */
+const CREDENTIALS =
+  /WRONGPASS|NOAUTH|SignatureDoesNotMatch|InvalidAccessKeyId|InvalidToken|ExpiredToken|AccessDenied/;
 
 /** A store's state at the sidecar, whose environment may have other credentials; null: it is none, or the sidecar was denied. */
 function stateAtSidecar(sidecar: Seen["sidecar"], address: string): string | null {
@@ -410,8 +413,12 @@ function storeUnbounded(place: Place): Finding[] {
 function storeUnseen(place: Place): Finding[] {
   return ofNodes(place, ({ trouble }, node) => {
     if (trouble === "") return [];
-    const what = `${node} does not tell its memory and policy: ${trouble}`;
-    return [note("store_unseen", `${what}; allow +info`)];
+    if (trouble.includes("NOPERM")) {
+      const what = `${node} does not tell its memory and policy: ${trouble}`;
+      return [note("store_unseen", `${what}; allow +info`)];
+    }
+    const what = `${node} does not answer: ${trouble}; its blocks are misses until it or its replica serves`;
+    return [note("store_node_down", `${what}: start it`)];
   });
 }
 

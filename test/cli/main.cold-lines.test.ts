@@ -252,7 +252,8 @@ async function startNodes(): Promise<ValkeyServer[]> {
   const file = join(testDirectory(), "valkey.conf");
   writeFileSync(file, blockWith("cluster-enabled"));
   const nodes: ValkeyServer[] = [];
-  for (let at = 0; at < NODES; at += 1) nodes.push(await ValkeyServer.start([], { file }));
+  const password = "ADMIN_PASSWORD";
+  for (let at = 0; at < NODES; at += 1) nodes.push(await ValkeyServer.start([], { file, password }));
   return nodes;
 }
 
@@ -273,7 +274,7 @@ test.skipIf(!HAS_VALKEY || !HAS_VALKEY_CLI)(
       const wanted = name === "maxmemory" ? `${64 * 2 ** 30}` : values.join(" ");
       expect(value, line).toBe(wanted);
     }
-    const [line = ""] = linesOf(blockWith("valkey-cli --cluster create"));
+    const [line = ""] = linesOf(blockWith("valkey-cli -a ADMIN_PASSWORD --cluster create"));
     const [, ...words] = wordsOf(line);
     let at = 0;
     const typed: string[] = [];

@@ -244,6 +244,8 @@ test("what a store refused, and a node that does not tell its memory, are notes"
   expect(findings(withNodes({ policy: "volatile-ttl", expiring: 9 }))).toEqual([]);
   const unseen = findings(withNodes({ policy: "", maxBytes: 0, trouble: "NOPERM" }));
   expect(new Set(unseen.map(({ code }) => code))).toEqual(new Set(["store_unseen"]));
+  const gone = findings(withNodes({ policy: "", maxBytes: 0, trouble: "Connection refused" }));
+  expect(new Set(gone.map(({ code }) => code))).toEqual(new Set(["store_node_down"]));
   const { kv } = seen.sidecar!.vaults;
   const counts = { refused_OOM: 7, refused_other: 0, requests_reads: 3 };
   const vaults = { ...seen.sidecar!.vaults, kv: kv.map((one) => ({ ...one, counts })) };
@@ -323,7 +325,7 @@ test("a store that this shell has no credentials for is a note where the sidecar
   expect(first).toMatchObject({ code: "store_refused" });
   expect(first?.text).toContain("store_password");
   // The password is right there.
-  const lacking = { ...bucket, error: "NOPERM no permissions; give the user +exists" };
+  const lacking = { ...bucket, refused: false, error: "NOPERM; give the user +exists" };
   const behind = { address, state: "up", trouble: "" };
   const [second] = findings({
     ...seen,
@@ -331,7 +333,7 @@ test("a store that this shell has no credentials for is a note where the sidecar
     targets: [own!, vault!, lacking],
     sidecar: { ...seen.sidecar!, vaults: { kv: [{ ...kv!, behind }], ssm: [] } },
   });
-  expect(second).toMatchObject({ code: "store_refused", text: lacking.error });
+  expect(second).toMatchObject({ code: "unreachable", text: lacking.error });
   // A bucket is not asked before it is needed.
   expect(found("unknown")).toEqual(["store_unasked"]);
   expect(found("down")).toEqual(["vault_refused"]);

@@ -48,11 +48,14 @@ interface Given {
   file?: string | null;
   /** Another server that speaks the same. */
   program?: string | null;
+  /** Of the default user; empty: none. */
+  password?: string;
 }
 
 export class ValkeyServer {
   readonly port: number;
   readonly #child: ChildProcess;
+  readonly #password: string;
 
   /** `more` and the address take precedence over `file`, a configuration of Valkey. */
   static async start(more: readonly string[] = [], given: Given = {}): Promise<ValkeyServer> {
@@ -65,9 +68,10 @@ export class ValkeyServer {
     port: number,
     bus: number,
     more: readonly string[],
-    { file = null, program = VALKEY }: Given,
+    { file = null, program = VALKEY, password = "" }: Given,
   ) {
     this.port = port;
+    this.#password = password;
     const own = [
       ...(file === null ? [] : [file]),
       "--port",
@@ -101,20 +105,15 @@ export class ValkeyServer {
 
   /** Sends one command and returns the raw answer to its end: a line, a value, or a list of values. */
   async ask(...words: (string | Buffer)[]): Promise<Buffer> {
-    const parts = words.map((word) => Buffer.from(word));
-    const head = Buffer.from(`*${parts.length}\r\n`);
-    const body = parts.flatMap((part) => [
-      Buffer.from(`$${part.length}\r\n`),
-      part,
-      Buffer.from("\r\n"),
-    ]);
+    const login = this.#password === "" ? [] : commandOf(["AUTH", this.#password]);
     const socket = connect(this.port, "127.0.0.1");
     const chunks: Buffer[] = [];
     socket.on("data", (chunk: Buffer) => chunks.push(chunk));
     // The second command's answer marks the end of the first one's.
-    socket.write(Buffer.concat([head, ...body, Buffer.from("*1\r\n$4\r\nQUIT\r\n")]));
+    socket.write(Buffer.concat([...login, ...commandOf(words), ...commandOf(["QUIT"])]));
     await once(socket, "close");
-    return Buffer.concat(chunks).subarray(0, -"+OK\r\n".length);
+    const from = login.length === 0 ? 0 : "+OK\r\n".length;
+    return Buffer.concat(chunks).subarray(from, -"+OK\r\n".length);
   }
 
   async say(...words: string[]): Promise<string> {
@@ -141,6 +140,16 @@ export class ValkeyServer {
       await this.ask("SET", key, value);
     }
   }
+}
+
+function commandOf(words: readonly (string | Buffer)[]): Buffer[] {
+  const parts = words.map((word) => Buffer.from(word));
+  const body = parts.flatMap((part) => [
+    Buffer.from(`$${part.length}\r\n`),
+    part,
+    Buffer.from("\r\n"),
+  ]);
+  return [Buffer.from(`*${parts.length}\r\n`), ...body];
 }
 
 /** Reads the keys of an answer to KEYS. */
