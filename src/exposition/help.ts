@@ -59,7 +59,8 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
     "Blocks that one vault did not deliver and the sidecar requested from another vault.",
   bad_records: "Records from vaults that failed verification.",
   records_unopened: "Sealed records that none of this machine's keys opens.",
-  fetch_stalls: "Fetches aborted because no byte arrived for [restore] stall_ms.",
+  fetch_stalls:
+    "Fetches aborted because no byte arrived for [restore] stall_ms, or for a tenth of the computing time they save.",
   fetches: "Fetches that ended without an error.",
   stores: "Stores that ended without an error.",
   fetch_busy_us: "Time with at least one fetch in progress, in seconds.",
