@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sglang-router before vLLM: fields of a chat that never reach the engine (sglang-router 0.3.2, one engine that answers at once).
+# Chats through sglang-router lose fields on their way to vLLM (0.3.2, one engine that answers at once).
 #
 # Guess before the run: a router for several engines passes on fields that it does not know; `/v1/completions` and
 # `/v1/chat/completions` behave alike.

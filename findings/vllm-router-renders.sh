@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# vllm-router with policy cache_aware: every engine tokenizes every prompt (vllm-router 0.1.17, four engines that answer at once).
+# Policy cache_aware of vllm-router lets every engine tokenize every prompt (0.1.17, four engines that answer at once).
 #
 # Guess before the run: the router asks one engine for a prompt's tokens, or keeps the texts that it sent, as other routers do.
 # Seen:

@@ -59,7 +59,12 @@ export function describeDivergence(
     return [["differs", `its first ${same} tokens are those of ${earlier}: ${CAUSES.salt}`]];
   }
   if (!isAlike(divergence)) {
-    return [["differs", `no earlier prompt begins like it (nearest: ${earlier}, ${at} equal at the start)`]];
+    return [
+      [
+        "differs",
+        `no earlier prompt begins like it (nearest: ${earlier}, ${at} equal at the start)`,
+      ],
+    ];
   }
   const role = text === null ? null : roleOf(text.head);
   const inside = role === null ? "" : ` (${role} message)`;

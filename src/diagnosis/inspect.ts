@@ -142,7 +142,10 @@ export async function inspect(
 }
 
 /** A store counts nothing: its clients do, and the sidecar's counts tell more than this command's. Exported for its test. */
-export function withSidecarsCounts(target: TargetStatus, sidecar: SidecarStatus | null): TargetStatus {
+export function withSidecarsCounts(
+  target: TargetStatus,
+  sidecar: SidecarStatus | null,
+): TargetStatus {
   if (storeKind(target.address) === null) return target;
   const places = Object.values(sidecar?.vaults ?? {}).flat();
   const counters = places.find(({ address }) => address === target.address)?.counts ?? null;

@@ -253,7 +253,8 @@ async function startNodes(): Promise<ValkeyServer[]> {
   writeFileSync(file, blockWith("cluster-enabled"));
   const nodes: ValkeyServer[] = [];
   const password = "ADMIN_PASSWORD";
-  for (let at = 0; at < NODES; at += 1) nodes.push(await ValkeyServer.start([], { file, password }));
+  for (let at = 0; at < NODES; at += 1)
+    nodes.push(await ValkeyServer.start([], { file, password }));
   return nodes;
 }
 

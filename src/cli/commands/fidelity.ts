@@ -64,10 +64,7 @@ export function addFidelity(program: Command): void {
     )
     .option("--engine <url>", "address of the engine, like http://127.0.0.1:8000")
     .option("--model <dir>", "folder of a model's files, instead of an engine")
-    .requiredOption(
-      "--text <file>",
-      "text typical of the model's use; prompts are pieces of it",
-    )
+    .requiredOption("--text <file>", "text typical of the model's use; prompts are pieces of it")
     .option(
       "--prompts <n>",
       `most prompts (default: ${FIDELITY_PROMPTS_DEFAULT}, or as many as take ${FIDELITY_JUDGE_MS / 60_000} minutes)`,

@@ -88,14 +88,14 @@ export function readModel(text: string, path: string, reading: Reading): ModelSh
   const count = (kind: Kind): number => kinds.filter((one) => one === kind).length;
   const valueBytes = reading.valueBytes ?? cacheBytes(outer);
   const isInt8 = reading.isInt8 && valueBytes !== 1;
-  const attending = count("full") + count("window");
-  const perLayer = attending === 0 ? NO_BYTES : attentionBytes(inner, valueBytes, isInt8);
+  const windows = count("window");
+  const attending = count("full") + windows;
+  const perLayer = layerBytes(inner, attending, valueBytes, isInt8);
   const layersOf = (layers: number): Layers => ({
     layers,
     engineBytes: layers * perLayer.engine,
     storedBytes: layers * perLayer.stored,
   });
-  const windows = count("window");
   const states = count("state");
   return {
     name: outer.text("_name_or_path") ?? reading.name ?? outer.text("model_type") ?? path,
@@ -182,9 +182,14 @@ interface LayerBytes {
   stored: number;
 }
 
-const NO_BYTES: LayerBytes = { isLatent: false, engine: 0, stored: 0 };
-
-function attentionBytes(model: Fields, valueBytes: ValueBytes, isInt8: boolean): LayerBytes {
+/** `attending`: layers that attend; none needs none of the model's keys. */
+function layerBytes(
+  model: Fields,
+  attending: number,
+  valueBytes: ValueBytes,
+  isInt8: boolean,
+): LayerBytes {
+  if (attending === 0) return { isLatent: false, engine: 0, stored: 0 };
   const rank = model.number("kv_lora_rank");
   if (rank !== null) {
     const latent = (rank + model.need("qk_rope_head_dim")) * valueBytes;
