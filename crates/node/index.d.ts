@@ -963,6 +963,8 @@ export interface StoreDiskStats {
   isRecovering: boolean
   isFailing: boolean
   trouble: string
+  /** Whether directory and archive have recorded every flush so far; false also while one is carried out. */
+  areFlushesRecorded: boolean
   archive?: StoreArchiveStats
 }
 

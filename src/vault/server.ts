@@ -158,8 +158,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
     );
   }
   vault.rates = new Rates(() => movedOf(vault));
-  const { disk = null } = config;
-  vault.diskWatch = disk === null ? null : new DiskWatch(vault.store, disk.dataDir, logger);
+  vault.diskWatch = watchDisk(vault, options);
   const trim = new SpareTrim(vault.store, logger);
   const watch = new AuditWatch(audit, () => countsOf(vault));
   audit.record("started", { address: listener.address, tls: security !== null });
@@ -230,6 +229,12 @@ function checkExposure({ config, security = null }: VaultOptions): void {
     reason: "other machines can reach it, and there is neither TLS nor a token",
     fix: "let `tierkv vault` make both in [vault] state_dir, or, on a network where everybody may read all prompts, give --insecure-lan",
   });
+}
+
+function watchDisk(vault: VaultContext, { config, logger }: VaultOptions): DiskWatch | null {
+  const { disk = null } = config;
+  const onRecorded = (): void => vault.flushes.endRecorded();
+  return disk === null ? null : new DiskWatch(vault.store, disk.dataDir, logger, onRecorded);
 }
 
 function newContext(options: VaultOptions): VaultContext {

@@ -1,6 +1,6 @@
 // Owns the proof that a vault with a lost disk recovers from its archive in a directory, without flushed records.
 // @module-tag nightly
-import { chmodSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -66,6 +66,38 @@ test(
     await until(() => vault.program.stderr.includes("the archive fails"), "the log");
     const { disk } = await vault.stats();
     expect([disk?.failing, disk?.durableRecords]).toEqual([false, records.length]);
+  },
+);
+
+test(
+  "a flush while the archive is away ends once that is back: a restart keeps what was saved since",
+  { timeout: TEST_MS_MAX },
+  async () => {
+    const folder = join(directory(), "archive");
+    mkdirSync(folder, { mode: 0o700 });
+    const vault = new ArchivedVault(`file://${folder}`);
+    await vault.start();
+    const [old, later] = [someRecords(NAMESPACE, 0, 10), someRecords(NAMESPACE, 50, 10)];
+    await vault.put(NAMESPACE, old);
+    await vault.settled(bytesOf(old));
+    // As a folder below a mount that is away.
+    const mark = join(folder, "owner");
+    renameSync(mark, `${mark}.away`);
+    expect(await vault.client.flush(NAMESPACE, SOON_MS)).toMatchObject({ volatile: true });
+    renameSync(`${mark}.away`, mark);
+    await vault.put(NAMESPACE, later);
+    await vault.settled(bytesOf(later));
+    const isEnded = (): boolean => {
+      const { done, flushes } = JSON.parse(
+        readFileSync(join(vault.dataDir, "flushes.json"), "utf8"),
+      ) as { done: number; flushes: { number: number }[] };
+      return done === flushes.at(-1)?.number;
+    };
+    await until(isEnded, "the flush to be recorded");
+    await vault.kill();
+    await vault.start();
+    expect(await vault.fetch(NAMESPACE, later)).toBe(later.length);
+    expect(await vault.fetch(NAMESPACE, old)).toBe(0);
   },
 );
 

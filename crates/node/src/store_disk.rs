@@ -70,6 +70,8 @@ pub struct StoreDiskStats {
     pub is_recovering: bool,
     pub is_failing: bool,
     pub trouble: String,
+    /// Whether directory and archive have recorded every flush so far; false also while one is carried out.
+    pub are_flushes_recorded: bool,
     pub archive: Option<StoreArchiveStats>,
 }
 
@@ -312,6 +314,7 @@ pub fn store_disk_stats(id: u32) -> napi::Result<Option<StoreDiskStats>> {
             is_recovering: stats.is_recovering,
             is_failing: stats.is_failing,
             trouble: stats.trouble,
+            are_flushes_recorded: stats.are_flushes_recorded,
             archive: stats.archive.map(StoreArchiveStats::from),
         }))
     })

@@ -39,7 +39,7 @@ export function addFlush(program: Command): void {
         "copies and pending saves in all connected sidecars too. Engines compute those blocks again. An engine's own GPU\n" +
         "cache stays; POST /reset_prefix_cache to the engine clears it. A bucket's objects are removed, but not by model or\n" +
         "tenant, which it does not tell apart. Exit code 1 if nothing matched the named model, namespace or tenant, or a\n" +
-        "vault did not answer; 3 if all was flushed but a bucket.",
+        "vault did not answer or could not record the flush; 3 if all was flushed but a bucket.",
     )
     .addOption(
       new Option(
@@ -96,8 +96,10 @@ async function flush(call: Call<FlushOptions>): Promise<Outcome> {
     ...left.flatMap(describeLeft),
   ];
   call.print({ flushed: [...flushes, ...left] }, lines);
-  if (unknown !== null || flushes.some(({ error, later }) => error !== null && !later))
-    return false;
+  const hasFailed = flushes.some(
+    ({ error, later, volatile }) => volatile || (error !== null && !later),
+  );
+  if (unknown !== null || hasFailed) return false;
   return left.length === 0 || EXIT_BY_HAND;
 }
 

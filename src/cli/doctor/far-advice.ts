@@ -90,7 +90,7 @@ export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): str
   const measured = rows.at(-1)?.tokens ?? 0;
   const beyond =
     measured + 1 < longestTokens
-      ? [`  Prompts of ${measured} to ${longestTokens} tokens were not measured.`]
+      ? [`  Prompts of ${measured + 1} to ${longestTokens} tokens were not measured.`]
       : [];
   return [
     `${model}: the way there ${rate}; a request takes ${showMs(roundTripMs)}.`,

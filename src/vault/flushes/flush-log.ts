@@ -109,11 +109,27 @@ export class FlushLog {
     this.#underWay.delete(number);
   }
 
-  /** Marks a flush as carried out, also over a restart. */
+  /** Marks a flush as carried out, also over a restart; with it earlier flushes of its records, which may have failed. */
   end(number: number): void {
     this.carriedOut(number);
     if (!this.#open.delete(number)) return;
-    const last = this.#kept.flushes.at(-1)?.number ?? number;
+    const ended = this.#kept.flushes.find((entry) => entry.number === number);
+    for (const entry of this.#kept.flushes)
+      if (ended !== undefined && entry.number < number && covers(ended, entry))
+        this.#open.delete(entry.number);
+    this.#writeDone();
+  }
+
+  /** Marks flushes that could not be recorded, and are by now, as carried out. Those under way go on. */
+  endRecorded(): void {
+    const recorded = [...this.#open].filter((number) => !this.#underWay.has(number));
+    if (recorded.length === 0) return;
+    for (const number of recorded) this.#open.delete(number);
+    this.#writeDone();
+  }
+
+  #writeDone(): void {
+    const last = this.#kept.flushes.at(-1)?.number ?? this.#kept.done;
     // Below an earlier flush that did not end, because a restart must carry that one out.
     this.#kept.done = Math.min(last, ...[...this.#open].map((open) => open - 1));
     this.#write();
@@ -183,6 +199,18 @@ export class FlushLog {
       return false;
     }
   }
+}
+
+/** Whether every record of a scope belongs to a wider scope, too. */
+function covers(wide: FlushScope, narrow: FlushScope): boolean {
+  const { namespaces } = wide;
+  // A model's flush also takes namespaces that are named later.
+  const isAlike = narrow.model === "" || narrow.model === wide.model;
+  const isNamed =
+    namespaces === null ||
+    (isAlike && narrow.namespaces?.every((name) => namespaces.includes(name)) === true);
+  const isOfClass = wide.recordClass === 0 || wide.recordClass === narrow.recordClass;
+  return isNamed && isOfClass && (wide.tenant === 0 || wide.tenant === narrow.tenant);
 }
 
 function toWire(entry: Entry): FlushNews["flushes"][number] {

@@ -22,6 +22,7 @@ export class DiskWatch {
   readonly #store: StoreId;
   readonly #dataDir: string;
   readonly #logger: Logger;
+  readonly #onRecorded: () => void;
   readonly #startedMs = nowMs();
   readonly #timer: NodeJS.Timeout;
   #isRecovering = true;
@@ -34,7 +35,9 @@ export class DiskWatch {
   /** Whether the directory was removed or replaced; writes to open files still succeed then. */
   isGone = false;
 
-  constructor(store: StoreId, dataDir: string, logger: Logger) {
+  /** `onRecorded` is called whenever disk and archive have recorded every flush. */
+  constructor(store: StoreId, dataDir: string, logger: Logger, onRecorded: () => void = () => {}) {
+    this.#onRecorded = onRecorded;
     this.#store = store;
     this.#dataDir = dataDir;
     this.#logger = logger;
@@ -55,6 +58,7 @@ export class DiskWatch {
       this.#logger.info({ dataDir, records, bytes, seconds }, `recovered ${records} records`);
       if (now.archive === undefined) this.#lookForMarker();
     }
+    if (now.areFlushesRecorded) this.#onRecorded();
     this.#lookAtArchive(now.archive);
     this.#lookAtNamespaces(now.refusedNamespace);
     this.#lookAtDirectory();

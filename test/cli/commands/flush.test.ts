@@ -13,6 +13,7 @@ import { tenantOf } from "../../../src/base/tenant.ts";
 import type { RunningVault } from "../../../src/vault/server.ts";
 import { startVault } from "../../../src/vault/server.ts";
 import { runInside } from "../../support/command-line.ts";
+import { openFakeVault } from "../../support/fake-vault.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
 import { openShared, regionAddress } from "../../support/regions.ts";
 import { closeAfterTest, openClient, openVault, SOON_MS } from "../../support/vaults.ts";
@@ -105,6 +106,17 @@ test("one vault that is down does not keep the other from being flushed", async 
       },
     ],
   });
+});
+
+test("a flush that the vault could not record is to be repeated: exit code 1", async () => {
+  const reply = { records: 3, bytes: 0, diskBytes: 0, volatile: true, number: 1 };
+  const Flush = (_call: unknown, done: (error: null, reply: object) => void): void =>
+    done(null, { ...reply, unknownModel: false, models: [], sidecars: [] });
+  const { address } = await openFakeVault({ Flush });
+  const fake = join(dir, "fake.toml");
+  writeFileSync(fake, `[cluster]\nkv_cold = "${address}"\n`);
+  const { exitCode, stdout } = await runInside(["flush", "--config", fake, "--yes"]);
+  expect([exitCode, stdout]).toEqual([1, expect.stringContaining("did not record the flush")]);
 });
 
 test("a region that is not there keeps no vault from being flushed", async () => {

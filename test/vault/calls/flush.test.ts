@@ -75,11 +75,27 @@ test("numbers ascend, outlive the process, and say what was missed", () => {
   expect(again.since(second)).toEqual({ number: second, everything: false, flushes: [] });
 });
 
+test.each([
+  [EVERY, true],
+  [{ ...EVERY, namespaces: [A, "0".repeat(64)] }, true],
+  [{ ...EVERY, namespaces: ["0".repeat(64)] }, false],
+  [{ ...EVERY, recordClass: 2 }, false],
+  [{ ...EVERY, recordClass: 1 }, true],
+  [{ ...EVERY, tenant: TENANT }, false],
+])("a flush that failed has ended once it is repeated, wholly, by %j: %j", (again, hasEnded) => {
+  const file = join(dir, "flushes.json");
+  const log = new FlushLog(file, logger);
+  log.carriedOut(log.begin({ ...EVERY, namespaces: [A], recordClass: 1 }).number);
+  log.end(log.begin(again).number);
+  // A restart would drop what was saved since, too.
+  expect(new FlushLog(file, logger).undone.length === 0).toBe(hasEnded);
+});
+
 test("a flush that did not end is carried out by the next run, though a later one ended", () => {
   const file = join(dir, "flushes.json");
   const log = new FlushLog(file, logger);
   const { number: first } = log.begin({ ...EVERY, namespaces: [A] });
-  const { number: second } = log.begin(EVERY);
+  const { number: second } = log.begin({ ...EVERY, tenant: TENANT });
   log.end(second);
   const undone = (): number[] => new FlushLog(file, logger).undone.map(({ number }) => number);
   expect(undone()).toContain(first);

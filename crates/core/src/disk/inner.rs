@@ -309,6 +309,12 @@ impl Inner {
         self.wait(Instant::now() + pause, is_wanted);
     }
 
+    /// Does not wait for a flush, which holds the tombstones to its end.
+    fn are_flushes_recorded(&self) -> bool {
+        let is_saved = self.tombstones.try_lock().is_ok_and(|tombstones| tombstones.is_saved());
+        is_saved && self.archived.as_ref().is_none_or(|archive| archive.is_told_all())
+    }
+
     pub fn stats(&self) -> DiskStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
@@ -339,6 +345,7 @@ impl Inner {
             is_recovering: is(&self.is_recovering),
             is_failing: is(&self.is_failing),
             trouble: self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            are_flushes_recorded: self.are_flushes_recorded(),
             archive: self.archive_stats(),
             ..DiskStats::default()
         };

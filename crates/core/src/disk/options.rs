@@ -118,6 +118,8 @@ pub struct DiskStats {
     pub is_failing: bool,
     /// Error text of the last failed write, with its errno; empty without any.
     pub trouble: String,
+    /// Whether directory and archive have recorded every flush so far; false also while one is carried out.
+    pub are_flushes_recorded: bool,
     /// State of the archive, if any.
     pub archive: Option<ArchiveStats>,
 }

@@ -41,6 +41,11 @@ pub struct Tombstones {
 }
 
 impl Tombstones {
+    /// Whether the file has all tombstones.
+    pub fn is_saved(&self) -> bool {
+        self.is_loaded && !self.is_dirty && self.early.is_empty()
+    }
+
     /// Reads the file; skips torn or unsound lines.
     ///
     /// # Errors
