@@ -356,14 +356,15 @@ export function verdictText(
   if (verdict === "beyond") {
     const fix = `write [codec] kv = "${codec === "int8" ? LOSSY.name : "raw"}"`;
     const rounding = isRounded
-      ? ` In ${dtype} a last bit changes answers as much: measure with --dtype float32 to see the codec alone.`
+      ? ` In ${dtype} a last bit changes answers as much: start the engine with --dtype float32 to see the codec alone.`
       : "";
     return `Beyond the bound of ${limit}: restoring adds ${added}; ${fix}.${rounding}`;
   }
   const floor = ownCache.kldMean.toExponential(1);
+  const repeat = `repeat with --prompts ${Math.min(FIDELITY_PROMPTS_MAX, prompts * 4)} and enough text`;
   const fix = isRounded
-    ? `in ${dtype} two exact runs differ by ${floor}; measure with --dtype float32, or with more prompts`
-    : `repeat with --prompts ${Math.min(FIDELITY_PROMPTS_MAX, prompts * 4)} and enough text`;
+    ? `in ${dtype} two exact runs differ by ${floor}; start the engine with --dtype float32, or ${repeat}`
+    : repeat;
   return `Not enough to judge: ${prompts} prompts leave it open whether restoring adds more than ${limit}; ${fix}.`;
 }
 
