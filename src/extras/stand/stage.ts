@@ -43,6 +43,8 @@ export const TIERKV: string = shipped("bin/tierkv.js");
 export class Stage {
   readonly workspace: Workspace;
   readonly machine: Machine = thisMachine();
+  /** Codec of the sidecar that was started last. */
+  codec: Codec = "raw";
   readonly #signal: AbortSignal;
   /** Python with vLLM and tierKV. */
   readonly #python: string;
@@ -86,6 +88,7 @@ export class Stage {
   }
 
   startSidecar(codec: Codec = "raw"): Promise<Process> {
+    this.codec = codec;
     return this.#serve("sidecar", "sidecar", this.workspace.config(codec));
   }
 
