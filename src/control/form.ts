@@ -8,7 +8,7 @@ const WHY: Readonly<Record<CodecWhy, string>> = {
   unweighed: "no block was measured yet",
   unmeasured: "the link is not measured yet: fewest bytes",
   full: "the vault is more than half full: fewest bytes",
-  exact: "the exact form takes little longer",
+  exact: "restores in it take hardly longer than in the quickest form",
   sooner: "restores fastest",
 };
 
