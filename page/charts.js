@@ -122,8 +122,7 @@ export function drawMisses(at, points) {
 export function drawRestores(at, restores) {
   const seconds = ({ lookup, fetch, load }) => ((lookup ?? 0) + (fetch ?? 0) + (load ?? 0)) / 1000;
   // Nothing was measured before the first fetches and loads: 0 predicts nothing.
-  const predicted = (one) =>
-    one.predicted.fetch === null ? null : seconds(one.predicted) || null;
+  const predicted = (one) => (one.predicted.fetch === null ? null : seconds(one.predicted) || null);
   const sorted = restores.toSorted((a, b) => a.at - b.at);
   const data = [
     sorted.map((one) => one.at / 1000),

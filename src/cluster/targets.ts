@@ -41,8 +41,9 @@ export function vaultClass(config: Config): VaultClass {
   throw new TierkvError("CONFIG_CONFLICT", {
     where: placeOf(config, ["cluster", "role"]),
     key: "[cluster] role",
-    value: '"inference" (also where no role is written)',
-    reason: "that is an engine's machine; a vault's role says what it keeps",
+    value: '"inference"',
+    reason:
+      "that is an engine's machine, as is one without a role; a vault's role says what it keeps",
     fix: 'on a vault\'s machine write role = "cold" (all records), "kv_cold" (attention KV) or "ssm_cold" (recurrent states); `tierkv init --machine vault` writes such a file',
   });
 }

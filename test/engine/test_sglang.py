@@ -68,15 +68,19 @@ def seed(server: SglangServer, cluster: Cluster, number: int, **more: Any) -> An
 
 
 def wait_saved_or_dropped(cluster: Cluster, saved: int, dropped: int) -> None:
-    wait_until(
-        lambda: cluster.saved() >= saved or dropped_saves(cluster) > dropped,
-        f"{saved} blocks are in the vault, or more than {dropped} were dropped",
-    )
+    try:
+        wait_until(
+            lambda: cluster.saved() >= saved or dropped_saves(cluster) > dropped,
+            f"{saved} blocks are in the vault, or more than {dropped} were dropped",
+        )
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {cluster.counters()}") from None
 
 
 def dropped_saves(cluster: Cluster) -> int:
     counters = cluster.counters()
-    return sum(count for name, count in counters.items() if name.startswith("shim_dropped_save_"))
+    by_either = ("shim_dropped_save_", "dropped_")  # the plugin, or the sidecar
+    return sum(count for name, count in counters.items() if name.startswith(by_either))
 
 
 def test_pages_come_back_from_the_vault_bit_for_bit(server: SglangServer, cluster: Cluster) -> None:

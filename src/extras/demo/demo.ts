@@ -105,7 +105,12 @@ function showWhatToTry(stage: Stage, progress: Progress, { engine, prompt }: Out
   const body = { model: MODEL_NAME, prompt, max_tokens: 1, temperature: 0 };
   const request = workspace.write("request.json", JSON.stringify(body));
   const groups = stage.running().map(({ pid }) => `-${pid ?? 0}`);
-  const at = { tierkv: TIERKV, config: workspace.config(stage.codec), url: engine.url, dir: workspace.dir };
+  const at = {
+    tierkv: TIERKV,
+    config: workspace.config(stage.codec),
+    url: engine.url,
+    dir: workspace.dir,
+  };
   progress.line(
     dataText("src/extras/demo/data/try.txt", {
       ...at,

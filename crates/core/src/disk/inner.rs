@@ -312,7 +312,7 @@ impl Inner {
     /// Does not wait for a flush, which holds the tombstones to its end.
     fn are_flushes_recorded(&self) -> bool {
         let is_saved = self.tombstones.try_lock().is_ok_and(|tombstones| tombstones.is_saved());
-        is_saved && self.archived.as_ref().is_none_or(|archive| archive.is_told_all())
+        is_saved && self.archived.as_ref().is_none_or(Archived::is_told_all)
     }
 
     pub fn stats(&self) -> DiskStats {

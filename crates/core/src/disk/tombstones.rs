@@ -42,6 +42,7 @@ pub struct Tombstones {
 
 impl Tombstones {
     /// Whether the file has all tombstones.
+    #[must_use]
     pub fn is_saved(&self) -> bool {
         self.is_loaded && !self.is_dirty && self.early.is_empty()
     }
