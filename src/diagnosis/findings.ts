@@ -1,6 +1,6 @@
 // Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
 import { arenaBytesFor } from "../arena/sizing.ts";
-import { archiveTrouble } from "../base/archive-remedies.ts";
+import { archiveTrouble, isS3Refusal } from "../base/archive-remedies.ts";
 import { isNames, storeKind } from "../base/hosts.ts";
 import { RESTART_SIDECAR, showBytes } from "../base/text.ts";
 import type { StoreNode } from "../client/source.ts";
@@ -147,7 +147,7 @@ function unreachable({ config, targets, sidecar }: Seen): Finding[] {
     // Without its sidecar the own vault is down, too; the sidecar's finding is enough.
     if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
     const there = stateAtSidecar(sidecar, address);
-    if (there === "up" && (refused || CREDENTIALS.test(error))) {
+    if (there === "up" && (refused || isOfCredentials(error))) {
       if (config.cluster.storePassword !== null) {
         const why = "the sidecar still reaches it with the credentials that it started with";
         return [problem("store_refused", `${error}; ${why}: correct [cluster] store_password`)];
@@ -166,9 +166,11 @@ function unreachable({ config, targets, sidecar }: Seen): Finding[] {
   });
 }
 
-/** Words of a store that was shown wrong credentials, or none. */
-const CREDENTIALS =
-  /WRONGPASS|NOAUTH|SignatureDoesNotMatch|InvalidAccessKeyId|InvalidToken|ExpiredToken|AccessDenied/;
+/** Words of a Valkey that was shown wrong credentials, or none. */
+const WRONG_LOGIN = /WRONGPASS|NOAUTH/;
+
+/** Whether a store's error is about who asked. */
+const isOfCredentials = (error: string): boolean => WRONG_LOGIN.test(error) || isS3Refusal(error);
 
 /** A store's state at the sidecar, whose environment may have other credentials; null: it is none, or the sidecar was denied. */
 function stateAtSidecar(sidecar: Seen["sidecar"], address: string): string | null {

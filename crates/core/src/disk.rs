@@ -306,7 +306,10 @@ impl Disk {
         let (answer, answered) = channel();
         let is_ordered = self.shared.queue.order(Order::Flush(scope, answer));
         let flushed = is_ordered.then(|| answered.recv().ok()).flatten();
-        let (records, bytes, is_durable) = flushed.unwrap_or((0, 0, false));
+        let Some((records, bytes, is_durable)) = flushed else {
+            self.shared.has_lost_flush.store(true, Ordering::Release);
+            return (0, 0, false);
+        };
         (records, bytes, is_durable && self.is_archive_told())
     }
 

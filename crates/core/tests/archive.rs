@@ -273,6 +273,33 @@ fn a_flush_that_the_archive_does_not_know_is_not_called_durable() {
 }
 
 #[test]
+fn a_flush_counts_as_recorded_once_the_archive_has_what_the_disk_could_not_write_at_first() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..10);
+    vault.settle();
+    let is_recorded = || vault.store.disk_stats().are_flushes_recorded;
+    until("no flush is open", is_recorded);
+    let tombstones = disk.path().join("tombstones");
+    std::fs::create_dir(&tombstones).unwrap();
+    archive.set_down(true);
+    assert!(!vault.store.flush(ALL).is_durable);
+    assert!(!is_recorded());
+    std::fs::remove_dir(&tombstones).unwrap();
+    until("the disk has it", || {
+        vault.put(20..21);
+        tombstones.is_file()
+    });
+    assert!(!is_recorded(), "the archive has not");
+    archive.set_down(false);
+    until("the archive has it, too", is_recorded);
+    drop(vault);
+    let vault = Vault::anew(&archive);
+    assert!((0..10).all(|number| !vault.holds(number)));
+}
+
+#[test]
 fn a_full_disk_leaves_to_the_archive_and_reads_through_it() {
     let (disk, far) = (Folder::new(), Folder::new());
     let archive = Shaky::at(&far);

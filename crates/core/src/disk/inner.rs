@@ -65,6 +65,8 @@ pub struct Inner {
     pub is_recovering: AtomicBool,
     /// Whether the last write failed and no later one has succeeded.
     pub is_failing: AtomicBool,
+    /// Whether a flush had no answer, so that nobody knows if it was recorded.
+    pub has_lost_flush: AtomicBool,
     /// Error text of the last failed write; kept after later writes succeed.
     trouble: Mutex<String>,
     pub is_stopping: AtomicBool,
@@ -99,6 +101,7 @@ impl Inner {
             is_ready: AtomicBool::new(false),
             is_recovering: AtomicBool::new(true),
             is_failing: AtomicBool::new(false),
+            has_lost_flush: AtomicBool::new(false),
             trouble: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             has_skipped: AtomicBool::new(false),
@@ -309,10 +312,27 @@ impl Inner {
         self.wait(Instant::now() + pause, is_wanted);
     }
 
+    /// Writes tombstones that could not be written before. The archive is told of them, too, and does not count as told meanwhile.
+    pub fn save_tombstones(&self, oldest: u32) -> io::Result<()> {
+        let mut tombstones = self.tombstones();
+        let was_saved = tombstones.is_saved();
+        tombstones.save(&*self.storage, oldest)?;
+        if was_saved || !tombstones.is_saved() {
+            return Ok(());
+        }
+        if let Some(archive) = &self.archived {
+            archive.note();
+        }
+        drop(tombstones);
+        self.next_generation();
+        Ok(())
+    }
+
     /// Does not wait for a flush, which holds the tombstones to its end.
     fn are_flushes_recorded(&self) -> bool {
         let is_saved = self.tombstones.try_lock().is_ok_and(|tombstones| tombstones.is_saved());
-        is_saved && self.archived.as_ref().is_none_or(Archived::is_told_all)
+        let is_told = self.archived.as_ref().is_none_or(Archived::is_told_all);
+        is_saved && is_told && !self.has_lost_flush.load(Ordering::Acquire)
     }
 
     pub fn stats(&self) -> DiskStats {

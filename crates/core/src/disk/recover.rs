@@ -81,8 +81,12 @@ fn prepare(shared: &Inner) -> io::Result<VecDeque<Arc<Segment>>> {
     let mut tombstones = shared.tombstones();
     let next = last.max(tombstones.last_segment()).saturating_add(1);
     shared.next_id.store(next, Ordering::Release);
+    let has_early = !tombstones.is_saved();
     if tombstones.settle(&*shared.storage, (next, 0)).is_err() {
         shared.alarm();
+    }
+    if let Some(archive) = shared.archived.as_ref().filter(|_| has_early) {
+        archive.note();
     }
     // Set under the lock, so that each flush is either settled here or sees it.
     shared.is_ready.store(true, Ordering::Release);

@@ -244,7 +244,7 @@ impl Writer {
         self.catch_up();
         self.probe();
         let oldest = self.shared.segments.oldest(u32::MAX);
-        if self.shared.tombstones().save(&*self.shared.storage, oldest).is_err() {
+        if self.shared.save_tombstones(oldest).is_err() {
             self.shared.alarm();
         }
     }
