@@ -36,7 +36,7 @@ async function startSide({ address, env, bucket }: Store): Promise<Side> {
   const places = bucket === undefined ? address : [address, bucket];
   const text =
     `[cluster]\nrole = "inference"\nkv_cold = ${JSON.stringify(places)}\n[turbo_quant]\nenabled = false\n` +
-    `[restore]\nwhen = "always"\nwait_ms = 20000\n` +
+    `[restore]\nwhen = "always"\nwait_ms = 20000\nstall_ms = 20000\n` +
     `[sidecar]\nsocket = "${socket}"\narena_dir = "${arenas}"\narena_bytes = "64MiB"\n`;
   writeFileSync(config, text, { mode: 0o600 });
   const program = new Program(["sidecar", "--json", "--config", config], { env });

@@ -45,7 +45,7 @@ function writeConfig(address: string, more = "", cluster = ""): Place {
   mkdirSync(arenas!, { mode: 0o700 });
   const text =
     `[cluster]\nrole = "inference"\nkv_cold = "${address}"\n${cluster}[turbo_quant]\nenabled = false\n` +
-    `[vault]\nmax_bytes = ${REGION_BYTES}\n[restore]\nwhen = "always"\nwait_ms = 20000\n` +
+    `[vault]\nmax_bytes = ${REGION_BYTES}\n[restore]\nwhen = "always"\nwait_ms = 20000\nstall_ms = 20000\n` +
     `[sidecar]\nsocket = "${socket}"\narena_dir = "${arenas}"\narena_bytes = "64MiB"\n${more}`;
   writeFileSync(config!, text, { mode: 0o600 });
   return { config: config!, socket: socket! };
