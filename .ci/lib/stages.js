@@ -1,5 +1,6 @@
 // Owns the list of all checks and test stages, in the order of running.
 import { execFileSync } from "node:child_process";
+import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import {
   cargoCounts,
@@ -135,7 +136,7 @@ const engines = (...names) => names.map((name) => `test/engine/test_${name}.py`)
 /**
  * Real engines for every change: the shapes of cached state that differ most, restores and what they refuse, an
  * exception at each entry point, what two engines share, the oldest release, and a published model as INT8. `newest release` and
- * `oldest release` run all files.
+ * `oldest release` run all files, in parts.
  */
 export const EVERY_CHANGE = engines(
   "restore",
@@ -243,7 +244,23 @@ const LONG = engines("combinations", "int8", "pressure", "ranks", "shapes", "sto
 
 /** Tests with mlx-lm. */
 const MLX = engines("mlx", "exo");
-const ONLY_VLLM = [...MLX, ...SGLANG].map((path) => `--ignore=${path}`);
+/** All files with vLLM in parts of their alphabetical order, each a stage of about half an hour. */
+const VLLM_PARTS = 4;
+
+/** Returns a stage for each part of the files with vLLM. */
+function inParts(name, env) {
+  const paths = readdirSync(at("test", "engine"))
+    .filter((file) => /^test_\w+\.py$/.test(file))
+    .map((file) => `test/engine/${file}`)
+    .filter((path) => ![...MLX, ...SGLANG].includes(path))
+    .sort();
+  const size = Math.ceil(paths.length / VLLM_PARTS);
+  return Array.from({ length: VLLM_PARTS }, (_, part) => {
+    const of = `${name} ${part + 1} of ${VLLM_PARTS}`;
+    const some = paths.slice(part * size, (part + 1) * size);
+    return { ...pytest(of, NIGHTLY_TIMEOUT_MS, ...some), env: { ...RECORD, ...env } };
+  });
+}
 
 /** Tests that also run on model runner V2. */
 const ON_V2 = engines("restore", "shapes");
@@ -327,14 +344,11 @@ export const NIGHTLY = [
   { ...pytest("sglang", NIGHTLY_TIMEOUT_MS, ...SGLANG), env: RECORD },
   // mlx-lm in its own environment; EXO where TIERKV_TEST_EXO names a checkout with its .venv.
   { ...pytest("mlx", NIGHTLY_TIMEOUT_MS, ...MLX), env: RECORD },
-  {
-    ...pytest("newest release", NIGHTLY_TIMEOUT_MS, "test/engine", ...ONLY_VLLM),
-    env: { ...RECORD, TIERKV_TEST_RELEASES: NEWEST_RELEASE },
-  },
-  {
-    ...pytest("oldest release", NIGHTLY_TIMEOUT_MS, "test/engine", ...ONLY_VLLM),
-    env: { ...RECORD, TIERKV_TEST_RELEASES: OLDEST_RELEASE, TIERKV_TEST_ENGINE: OLDEST_RELEASE },
-  },
+  ...inParts("newest release", { TIERKV_TEST_RELEASES: NEWEST_RELEASE }),
+  ...inParts("oldest release", {
+    TIERKV_TEST_RELEASES: OLDEST_RELEASE,
+    TIERKV_TEST_ENGINE: OLDEST_RELEASE,
+  }),
   {
     // Slow, because kernels are interpreted: minutes for seconds on V1.
     ...pytest("runner V2", NIGHTLY_TIMEOUT_MS, ...ON_V2),

@@ -88,11 +88,16 @@ test("a file that is marked is in a nightly stage and not in one of every change
   }
 });
 
-test("all engine tests are nightly, those of every change too", () => {
-  for (const path of EVERY_CHANGE) {
-    expect(stagesWith(path)).toEqual(
-      expect.arrayContaining(["engine", "newest release", "oldest release"]),
-    );
+test("all tests with vLLM are nightly on the newest and the oldest release, those of every change too", () => {
+  const elsewhere = /\/test_(?:mlx|exo|sglang\w*)\.py$/;
+  const paths = filesOf("test/engine", /\/test_\w+\.py$/).filter((path) => !elsewhere.test(path));
+  expect(paths).toEqual(expect.arrayContaining([...EVERY_CHANGE]));
+  for (const path of paths) {
+    const stages = stagesWith(path).filter((name) => / \d of \d$/.test(name));
+    expect(stages.map((name) => name.replace(/ \d of \d$/, "")).sort()).toEqual([
+      "newest release",
+      "oldest release",
+    ]);
   }
 });
 
