@@ -99,7 +99,7 @@ const CATALOGUE = {
     "down",
     "{name} vault at {address} does not answer: {verdict}: {reason}; {fix}",
   ],
-  VAULT_DEADLINE: ["late", "{name} vault at {address}: {call} took longer than {timeoutMs} ms"],
+  VAULT_DEADLINE: ["late", "{name} vault at {address} did not answer {call} within {timeoutMs} ms"],
   FETCH_STALLED: ["late", "the fetch has stalled: {reason}"],
   VAULT_REFUSED: ["setup", "{name} vault at {address} refused {call}: {reason}"],
   VAULT_LOCKED: [

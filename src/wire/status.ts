@@ -95,5 +95,17 @@ function grpcDetails(error: unknown): string {
     .replace(/\s*\n\s*/g, " ")
     .replace(/^No connection established\. Last error: (?:Error: )?/, "")
     .replace(/ ?Resolution note: ?$/, "")
-    .replace(/\.$/, "");
+    .replace(/\.$/, "")
+    .replace(
+      /^connect (E[A-Z]+) \S+?(?::(\d+))?$/,
+      (text, code: string, port = "") => CONNECT_TROUBLE[code]?.(port) ?? text,
+    );
 }
+
+/** Node's codes of a connection that does not come about, in words. */
+const CONNECT_TROUBLE: Readonly<Record<string, (port: string) => string>> = {
+  ECONNREFUSED: (port) => `nobody listens on port ${port} (ECONNREFUSED)`,
+  EHOSTUNREACH: () => "the network has no way to its host (EHOSTUNREACH)",
+  ENETUNREACH: () => "this machine has no way to its network (ENETUNREACH)",
+  ETIMEDOUT: () => "its host does not answer (ETIMEDOUT)",
+};

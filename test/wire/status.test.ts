@@ -44,7 +44,19 @@ describe("fromGrpcError", () => {
 
   test("a deadline names the call and its time", () => {
     const error = fromGrpcError(grpcError(GrpcStatus.DEADLINE_EXCEEDED, "late"), CONTEXT);
-    expect(error.message).toBe("kv vault at 10.0.0.2:50051: Lookup took longer than 250 ms");
+    expect(error.message).toBe("kv vault at 10.0.0.2:50051 did not answer Lookup within 250 ms");
+  });
+
+  test.each([
+    ["connect ECONNREFUSED 10.0.0.2:50051", "nobody listens on port 50051 (ECONNREFUSED)"],
+    ["connect EHOSTUNREACH fd00::2:50051", "the network has no way to its host (EHOSTUNREACH)"],
+    ["connect EPIPE 10.0.0.2:50051", "connect EPIPE 10.0.0.2:50051"],
+  ])("%s is said in words", (text, words) => {
+    const thrown = grpcError(
+      GrpcStatus.UNAVAILABLE,
+      `No connection established. Last error: Error: ${text}. Resolution note: `,
+    );
+    expect(fromGrpcError(thrown, CONTEXT).details["reason"]).toBe(words);
   });
 
   test("our own errors pass, an abort is no vault's fault", () => {
