@@ -1,4 +1,5 @@
 // Owns the page: hears the server's events and hands them to tables and charts; keeps no more than the server does.
+import "./language.js";
 import { drawBytes, drawMisses, drawRestores } from "./charts.js";
 import {
   showBytes,

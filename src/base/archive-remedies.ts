@@ -4,7 +4,8 @@
 const WRONG_KEYS = /SignatureDoesNotMatch|InvalidAccessKeyId|ExpiredToken|InvalidToken/;
 const NO_RIGHTS = /AccessDenied/;
 const KEYS = "correct the AWS_ variables or the profile of the vault's own environment";
-const ROOM = "make room there, or set [vault] archive_bytes below its size";
+const ROOM =
+  "make room there, or set [vault] archive_bytes below its size, which deletes the oldest records there and, as the disk keeps no more, on the disk";
 /** The first that is in the error's text counts. */
 const REMEDIES: readonly (readonly [RegExp, string])[] = [
   [WRONG_KEYS, KEYS],

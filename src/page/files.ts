@@ -16,7 +16,15 @@ const TYPES: Readonly<Record<string, string>> = {
   js: "text/javascript; charset=utf-8",
   svg: "image/svg+xml",
 };
-const OWN = ["index.html", "page.css", "page.js", "tables.js", "charts.js", "icon.svg"] as const;
+const OWN = [
+  "index.html",
+  "page.css",
+  "page.js",
+  "language.js",
+  "tables.js",
+  "charts.js",
+  "icon.svg",
+] as const;
 const CHARTS = ["uPlot.esm.js", "uPlot.min.css"] as const;
 
 /** Returns the files by the path that a browser asks for. */

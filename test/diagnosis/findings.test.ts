@@ -384,7 +384,10 @@ test("a store that answers this command and not the sidecar is a problem, with w
 
 test.each([
   ["GET v/: 403 SignatureDoesNotMatch", "correct the AWS_ variables"],
-  ["POST v/1.seg: 507 InsufficientStorage", "set [vault] archive_bytes below its size"],
+  [
+    "POST v/1.seg: 507 InsufficientStorage",
+    "set [vault] archive_bytes below its size, which deletes the oldest",
+  ],
   ["No space left on device (os error 28)", "make room there"],
   ["GET v/: 404 NoSuchBucket", "make that bucket"],
   ["GET v/: Connection refused (os error 111)", "start the server there"],

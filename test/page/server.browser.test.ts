@@ -48,7 +48,13 @@ interface Opened {
 }
 
 async function open(
-  look: { colorScheme?: "light" | "dark"; width?: number; gateway?: string } = {},
+  look: {
+    colorScheme?: "light" | "dark";
+    width?: number;
+    gateway?: string;
+    /** What the browser names as its language. */
+    language?: string;
+  } = {},
 ): Promise<Opened> {
   const scene = await openRestored();
   const config = testConfig({ socket: scene.sidecar.socketPath });
@@ -63,6 +69,11 @@ async function open(
     viewport: { width, height: 900 },
   });
   closeAfterTest({ close: () => page.close() });
+  const { language } = look;
+  if (language !== undefined) {
+    const named = JSON.stringify({ value: language, configurable: true });
+    await page.addInitScript(`Object.defineProperty(navigator, "language", ${named})`);
+  }
   const complaints: string[] = [];
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) complaints.push(message.text());
@@ -114,6 +125,16 @@ describe.each(["light", "dark"] as const)("in a %s scheme", (colorScheme) => {
     TIMEOUT_MS,
   );
 });
+
+test(
+  "a browser that names a language which Intl refuses, as Chromium does under LANG=C.UTF-8, shows the page",
+  async () => {
+    const { page, complaints } = await open({ language: "en-US@posix" });
+    expect(await page.locator("#restores tbody tr").count()).toBe(1);
+    expect(complaints).toEqual([]);
+  },
+  TIMEOUT_MS,
+);
 
 test(
   "the engines of a gateway are shown, also once one of them, or the sidecar, is gone",

@@ -18,6 +18,7 @@ export interface Session {
 export interface Page {
   on(event: "console", listener: (message: { type(): string; text(): string }) => void): void;
   on(event: "pageerror", listener: (error: Error) => void): void;
+  addInitScript(script: string): Promise<void>;
   goto(url: string): Promise<unknown>;
   waitForSelector(selector: string): Promise<unknown>;
   evaluate<T>(script: string): Promise<T>;
