@@ -3,8 +3,10 @@ import { sourceOf } from "../base/hosts.ts";
 import { readKeyPair } from "../base/key-pair.ts";
 import type { KeyPair } from "../base/key-pair.ts";
 import type { Running } from "../base/lifecycle.ts";
+import { GATEWAY_DISCOVER_FIRST_MS } from "../base/limits/gateway.ts";
 import type { Logger } from "../base/log.ts";
 import { readPrivate, readPublic } from "../base/private-file.ts";
+import { withDeadline } from "../base/time.ts";
 import type { Address, GatewayConfig, Preset } from "../config/config.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
@@ -195,10 +197,14 @@ async function startFollowing(
     ...(discover === null || sourceOf(discover.text) !== null
       ? []
       : [behindName(config, discover)]),
-    ...(look === null ? [] : [{ of: "a source of engines", look }]),
+    ...(look === null ? [] : [{ of: discover?.text ?? "the sidecar of this host", look }]),
   ];
   const discoveries = all.map((source) => discoveryOf(source, roster, logger));
-  for (const discovery of discoveries) await discovery.start();
+  const first = Promise.all(discoveries.map((discovery) => discovery.start()));
+  await withDeadline(first, GATEWAY_DISCOVER_FIRST_MS, "the first list of engines").catch(() => {
+    const of = all.map((source) => source.of);
+    logger.warn({ of }, "engines are not listed yet: the gateway serves without the list");
+  });
   return discoveries;
 }
 

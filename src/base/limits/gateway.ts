@@ -200,6 +200,8 @@ export const GATEWAY_REQUEST_ID_CHARS_MAX = 128;
 export const GATEWAY_DECISIONS_SHOWN = 10;
 /** Interval of resolving a name of engines. */
 export const GATEWAY_DISCOVER_MS = 5_000;
+/** A starting gateway's wait for the first list of engines; it serves without the list afterwards. */
+export const GATEWAY_DISCOVER_FIRST_MS = 1_000;
 /** Timeout of resolving it. */
 export const GATEWAY_RESOLVE_MS = 10_000;
 /** One event of an engine's stream, where the gateway reads it: for `/generate`. */

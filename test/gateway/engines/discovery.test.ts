@@ -5,6 +5,7 @@ import { addressesOf, Discovery } from "../../../src/gateway/engines/discovery.t
 import type { Neighbour } from "../../../src/gateway/engines/discovery.ts";
 import { complete, gatewayBefore, SILENT } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";
+import { SOON_MS } from "../../support/vaults.ts";
 
 const at = (address: string, events: string | null = null): Neighbour => {
   return { address, events, replays: null };
@@ -60,6 +61,28 @@ test("an address that there was no room for is taken once there is", async () =>
   await vi.advanceTimersByTimeAsync(2 * GATEWAY_DISCOVER_MS);
   expect(told).toEqual(["a:1", "a:1", "a:1"]);
   await discovery.close();
+});
+
+test("a gateway whose source of engines is silent serves, and takes the engines once they are listed", async () => {
+  const engine = new SimEngine(["m"]);
+  await engine.start();
+  onTestFinished(() => engine.kill());
+  let answer!: (engines: Neighbour[]) => void;
+  const list = new Promise<Neighbour[]>((resolve) => {
+    answer = resolve;
+  });
+  const { url } = await gatewayBefore(
+    [],
+    {},
+    [],
+    [],
+    () => [],
+    () => list,
+  );
+  const health = async (): Promise<number> => (await fetch(`${url}/health`)).status;
+  expect(await health()).toBe(503);
+  answer([at(engine.name)]);
+  await vi.waitFor(async () => expect(await health()).toBe(200), SOON_MS);
 });
 
 test("a host with addresses of both families is one engine", async () => {
