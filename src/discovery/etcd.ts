@@ -10,6 +10,7 @@ import {
 } from "../base/limits/pool.ts";
 import type { Logger } from "../base/log.ts";
 import { jitterMs, sleep } from "../base/time.ts";
+import { grpcReason } from "../wire/status.ts";
 import { EtcdCalls, KV, LEASE, rangeOf, WATCH } from "./etcd-calls.ts";
 import type { EtcdAccess } from "./etcd-calls.ts";
 import type { ListedVault } from "./source.ts";
@@ -34,7 +35,7 @@ async function again(
       await work(calls);
       said = "";
     } catch (error) {
-      const { message: reason } = toTierkvError(error);
+      const reason = grpcReason(error);
       if (reason !== said && !signal.aborted) options.logger.warn({ reason }, failed);
       said = reason;
     } finally {

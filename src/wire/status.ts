@@ -85,6 +85,11 @@ function grpcCode(error: unknown): GrpcStatus | null {
   return typeof error.code === "number" ? error.code : null;
 }
 
+/** Returns why a call failed, in words, without gRPC's own code. */
+export function grpcReason(error: unknown): string {
+  return grpcCode(error) === null ? toTierkvError(error).message : grpcDetails(error);
+}
+
 function grpcDetails(error: unknown): string {
   const details =
     error instanceof Error && "details" in error && typeof error.details === "string"

@@ -2,7 +2,7 @@
 import { status as GrpcStatus } from "@grpc/grpc-js";
 import { describe, expect, test } from "vitest";
 import { ERRORS, TierkvError } from "../../src/base/errors.ts";
-import { fromGrpcError, toGrpcStatus } from "../../src/wire/status.ts";
+import { fromGrpcError, grpcReason, toGrpcStatus } from "../../src/wire/status.ts";
 
 const CONTEXT = { name: "kv", address: "10.0.0.2:50051", call: "Lookup", timeoutMs: 250 };
 
@@ -57,6 +57,7 @@ describe("fromGrpcError", () => {
       `No connection established. Last error: Error: ${text}. Resolution note: `,
     );
     expect(fromGrpcError(thrown, CONTEXT).details["reason"]).toBe(words);
+    expect(grpcReason(thrown)).toBe(words);
   });
 
   test("our own errors pass, an abort is no vault's fault", () => {
