@@ -1,10 +1,10 @@
 // Owns the socket file: private directory, one live owner, mode 0600 before it is visible, removal after a dead owner.
-import { lstatSync } from "node:fs";
+import { constants, lstatSync } from "node:fs";
 import type { Stats } from "node:fs";
 import { chmod, lstat, rename, stat, unlink } from "node:fs/promises";
 import { connect } from "node:net";
 import type { Server, Socket } from "node:net";
-import { dirname } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { makeDirectory } from "./directory.ts";
 import { TierkvError, toTierkvError } from "./errors.ts";
 import { SOCKET_PATH_BYTES_MAX, SOCKET_PROBE_MS } from "./limits/general.ts";
@@ -137,7 +137,10 @@ export function checkSocketFolder(place: Pick<SocketPlace, "path" | "key">): voi
 
 function checkFolder(place: Pick<SocketPlace, "path" | "key">, found: Stats): void {
   const directory = dirname(place.path);
-  const another = `set another ${place.key}`;
+  // As in /tmp: the program makes a folder of its own there.
+  const isOpen = (found.mode & constants.S_IWOTH) !== 0;
+  const own = isOpen ? `, such as ${join(directory, "own", basename(place.path))}` : "";
+  const another = `set another ${place.key}${own}`;
   const fix = `run \`chmod 700 ${directory}\` as its owner, or ${another}`;
   if (!found.isDirectory()) throw failed(place, `${directory} is not a directory`, another);
   if (found.uid !== process.getuid?.()) {

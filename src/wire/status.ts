@@ -103,7 +103,8 @@ function grpcDetails(error: unknown): string {
     .replace(/\.$/, "")
     .replace(
       /^connect (E[A-Z]+) \S+?(?::(\d+))?$/,
-      (text, code: string, port = "") => CONNECT_TROUBLE[code]?.(port) ?? text,
+      (text: string, code: string, port: string | undefined) =>
+        CONNECT_TROUBLE[code]?.(port ?? "") ?? text,
     );
 }
 

@@ -1,5 +1,5 @@
 // Owns the proof that compose.yaml is whole without a container runtime: it parses, what it mounts and builds is there, and its programs join and start with its configuration.
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, onTestFinished, test } from "vitest";
@@ -61,7 +61,7 @@ test("every configuration is one, and Prometheus asks where it is served", () =>
   for (const of of ["vault", "sidecar", "gateway"]) expect(targets).toContain(`${of}:${port(of)}`);
 });
 
-test("the sidecar reaches the vault after what the service join runs", async () => {
+test("the sidecar reaches the vault after what the service join runs, and the gateway starts", async () => {
   const dir = testDirectory();
   const port = 20_000 + (process.pid % 20_000);
   const here = (text: string): string =>
@@ -69,13 +69,19 @@ test("the sidecar reaches the vault after what the service join runs", async () 
       .replaceAll("/var/lib/tierkv", join(dir, "lib"))
       .replaceAll("/run/tierkv", join(dir, "run"))
       .replaceAll("/etc/tierkv", join(dir, "etc"))
+      .replaceAll(/"\/tmp\/(?=[^"]*")/g, `"${join(dir, "tmp")}/`)
+      .replaceAll("0.0.0.0:8100", "127.0.0.1:0")
       .replaceAll(/(?:vault|0\.0\.0\.0):50051/g, `127.0.0.1:${port}`)
       .replaceAll("0.0.0.0:9464", "127.0.0.1:0")
       .replaceAll(/"[48]GiB"/g, '"128MiB"');
   for (const name of ["lib", "run", "etc", "bin"]) mkdirSync(join(dir, name), { mode: 0o700 });
+  // As a container's tmpfs: everybody may write there, so no program takes it for its own folder.
+  mkdirSync(join(dir, "tmp"));
+  chmodSync(join(dir, "tmp"), 0o1777);
   for (const [from, to] of [
     ["vault", "tierkv"],
     ["sidecar", "sidecar"],
+    ["gateway", "gateway"],
   ] as const) {
     writeFileSync(
       join(dir, "etc", `${to}.toml`),
@@ -108,4 +114,8 @@ test("the sidecar reaches the vault after what the service join runs", async () 
     async () => (await runProgram(["status", "--config", config], { env })).exitCode === 0,
     "the vault is up",
   );
+  const front = join(dir, "etc", "gateway.toml");
+  const gateway = new Program(["gateway", "--json", "--config", front], { env });
+  onTestFinished(() => gateway.signal("SIGKILL"));
+  expect(await gateway.firstResult()).toMatchObject({ event: "ready" });
 }, 120_000);

@@ -3,7 +3,7 @@ import { toTierkvError } from "../../base/errors.ts";
 import type { TierkvError } from "../../base/errors.ts";
 import { silent } from "../../base/log.ts";
 import { readPrivate, readPublic } from "../../base/private-file.ts";
-import type { Config, GatewayConfig } from "../../config/config.ts";
+import type { Config, GatewayConfig, VaultConfig } from "../../config/config.ts";
 
 /** A file that cannot be used, and the key that names it. */
 export interface FileProblem {
@@ -79,8 +79,31 @@ function partOfStores(config: Config): Part {
   ];
 }
 
-function partOfSocket(path: string): Part {
-  const key = "[sidecar] socket";
+function partOfVault(vault: VaultConfig): Part {
+  return [
+    [
+      own("[vault] state_dir"),
+      open("[vault] tls_cert", vault.tlsCert),
+      secret("[vault] tls_key", vault.tlsKey),
+      open("[vault] tls_client_ca", vault.tlsClientCa),
+      secret("[vault] tokens", vault.tokens),
+      secret("[vault] pool_key", vault.poolKey),
+    ],
+    [
+      async () => {
+        const { isClosed } = await import("../../cluster/vault-access.ts");
+        const { checkSecurity } = await import("../../vault/access/identity.ts");
+        if (isClosed(vault)) checkSecurity(vault, silent);
+      },
+      async () => {
+        const { PoolKey } = await import("../../discovery/entry.ts");
+        if (vault.poolKey !== null) PoolKey.read(vault.poolKey);
+      },
+    ],
+  ];
+}
+
+function partOfSocket(key: "[sidecar] socket" | "[gateway] socket", path: string): Part {
   const read = async (): Promise<void> =>
     (await import("../../base/socket-file.ts")).checkSocketFolder({ path, key });
   return [[own(key)], [read]];
@@ -101,28 +124,8 @@ function partsOf(config: Config): readonly Part[] {
       [async () => (await import("../../cluster/credentials.ts")).checkCredentials(config)],
     ],
     partOfStores(config),
-    [
-      [
-        own("[vault] state_dir"),
-        open("[vault] tls_cert", vault.tlsCert),
-        secret("[vault] tls_key", vault.tlsKey),
-        open("[vault] tls_client_ca", vault.tlsClientCa),
-        secret("[vault] tokens", vault.tokens),
-        secret("[vault] pool_key", vault.poolKey),
-      ],
-      [
-        async () => {
-          const { isClosed } = await import("../../cluster/vault-access.ts");
-          const { checkSecurity } = await import("../../vault/access/identity.ts");
-          if (isClosed(vault)) checkSecurity(vault, silent);
-        },
-        async () => {
-          const { PoolKey } = await import("../../discovery/entry.ts");
-          if (vault.poolKey !== null) PoolKey.read(vault.poolKey);
-        },
-      ],
-    ],
-    partOfSocket(sidecar.socket),
+    partOfVault(vault),
+    partOfSocket("[sidecar] socket", sidecar.socket),
     [
       [secret("[sidecar] record_keys", sidecar.recordKeys)],
       [async () => await (await import("../../config/conditions.ts")).loadRecordKeys(config)],
@@ -145,6 +148,7 @@ function partsOf(config: Config): readonly Part[] {
       ],
       [async () => (await import("../../gateway/gateway.ts")).readAccess(gateway)],
     ],
+    partOfSocket("[gateway] socket", gateway.socket),
     [[own("[gateway] tokenizers")], [() => openTokenizers(gateway)]],
     [
       [

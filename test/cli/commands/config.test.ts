@@ -229,15 +229,21 @@ test("each folder that cannot be used is named with its key, its value and what 
   ]);
 });
 
-test("a socket's folder that others may enter is refused as at a start", async () => {
+test.each([
+  ["sidecar", 0o755, "set another [sidecar] socket"],
+  ["gateway", 0o1777, "set another [gateway] socket, such as FOLDER/own/s.sock"],
+])("a socket's folder that others may enter is refused as at a start of the %s", async (...of) => {
+  const [program, mode, fix] = of;
   const on = new Setting();
   const folder = join(on.dir, "open");
   mkdirSync(folder);
-  chmodSync(folder, 0o755);
-  const found = await on.check(tomlOf({ sidecar: { socket: join(folder, "s.sock") } }));
+  chmodSync(folder, mode);
+  const found = await on.check(tomlOf({ [program]: { socket: join(folder, "s.sock") } }));
+  const said = (text: string): string => expect.stringContaining(text) as string;
   expect(found.problems).toMatchObject([
-    { key: "[sidecar] socket", message: expect.stringContaining(`chmod 700 ${folder}`) as string },
+    { key: `[${program}] socket`, message: said(`chmod 700 ${folder}`) },
   ]);
+  expect(found.problems).toMatchObject([{ message: said(fix.replace("FOLDER", folder)) }]);
 });
 
 test("a vault's folder that others may write is refused as at a start", async () => {
