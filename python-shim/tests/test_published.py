@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from lab import hub_model
-from lab.published import MODELS, READER, RECORD, PublishedError, assemble, is_ready, obtain
+from lab.published import (
+    FORM,
+    MODELS,
+    READER,
+    RECORD,
+    PublishedError,
+    assemble,
+    is_ready,
+    obtain,
+    settle,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,9 +132,28 @@ def test_a_folder_of_another_file_is_not_ready(listed: str, tmp_path: Path) -> N
     assert not is_ready(listed, tmp_path)
     (folder / RECORD).write_text(json.dumps({"sha256": "0" * 64}))
     assert not is_ready(listed, tmp_path)
-    (folder / RECORD).write_text(json.dumps({"sha256": MODELS[listed]["sha256"]}))
+    of = {"name": listed, "sha256": MODELS[listed]["sha256"], "terms": MODELS[listed]["terms"]}
+    (folder / RECORD).write_text(json.dumps(of))
+    assert not is_ready(listed, tmp_path)  # of an earlier form
+    (folder / RECORD).write_text(json.dumps({**of, "form": FORM}))
     assert is_ready(listed, tmp_path)
     assert obtain(listed, tmp_path, 0) == folder
+
+
+def test_two_releases_of_the_converting_library_leave_the_same_files(tmp_path: Path) -> None:
+    folders = [tmp_path / release for release in ("5.18.0", "5.19.0")]
+    for at, folder in enumerate(folders):
+        folder.mkdir()
+        for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+            said = {"transformers_version": folder.name, "is_local": bool(at), "bos_token_id": 2}
+            written = dict(reversed(said.items())) if at else said
+            (folder / name).write_text(json.dumps(written))
+        settle(folder)
+    first, second = (
+        {path.name: path.read_text() for path in folder.iterdir()} for folder in folders
+    )
+    assert first == second
+    assert json.loads(first["config.json"]) == {"bos_token_id": 2}
 
 
 def test_every_part_of_every_model_is_pinned() -> None:

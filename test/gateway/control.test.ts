@@ -1,10 +1,11 @@
 // Owns the proof that `tierkv gateway drain` takes an engine out and back, by the socket of the gateway.
 import { writeFileSync } from "node:fs";
 import { join, dirname } from "node:path";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { askGateway } from "../../src/control/gateway-link.ts";
 import { Program, runInside } from "../support/command-line.ts";
 import { call, complete, gatewayBefore, until } from "../support/gateways.ts";
+import { SimPublisher } from "../support/sim-publisher.ts";
 
 test("a drained engine finishes what it has and gets nothing new, until it is taken back", async () => {
   const { engines, url, socket } = await gatewayBefore([["m"], ["m"]]);
@@ -130,7 +131,10 @@ test("an engine's error is not taken for a first token", async () => {
 });
 
 test("what was decided for a request is shown by its id, for people and as JSON", async () => {
-  const { url, socket, engines } = await gatewayBefore([["m"]], { preset: "earliest-token" });
+  const publisher = await new SimPublisher({ blockSize: 16 }).start();
+  onTestFinished(() => publisher.stop());
+  const preset = "earliest-token";
+  const { url, socket, engines } = await gatewayBefore([["m"]], { preset }, [publisher]);
   const config = join(dirname(socket), "tierkv.toml");
   writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
   const cli = (...argv: string[]): ReturnType<typeof runInside> =>
@@ -168,4 +172,17 @@ test("what was decided for a request is shown by its id, for people and as JSON"
   expect((await cli("of-the-engine")).exitCode).toBe(0);
   const missing = await cli("none");
   expect([missing.exitCode, missing.stdout]).toEqual([1, expect.stringContaining('"none"')]);
+});
+
+test("of an engine that publishes no events nothing is said to be computed", async () => {
+  const { url, socket, engines } = await gatewayBefore([["m"]], { preset: "earliest-token" });
+  const config = join(dirname(socket), "tierkv.toml");
+  writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
+  const prompt = Array.from({ length: 64 }, (_none, at) => at);
+  const body = JSON.stringify({ model: "m", prompt, stream: true });
+  const { headers } = await call(url, "/v1/completions", { body });
+  expect([headers["x-tierkv-reason"], headers["x-tierkv-hit-tokens"]]).toEqual(["load", undefined]);
+  const { stdout } = await runInside(["--config", config, "gateway", "explain"]);
+  expect(stdout).toContain(`${engines[0]!.name}: load; 64 tokens`);
+  expect(stdout).toContain("own not known: it publishes no events to the gateway, vault 0;");
 });

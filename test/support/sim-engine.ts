@@ -55,6 +55,10 @@ export class SimEngine {
   isHealthy = true;
   /** Answers of `GET` by path, such as `/is_paused`; other paths are not served. */
   states: Readonly<Record<string, object>> = {};
+  /** Path of `states` that is not answered, as by a core in a long step; null: each is. */
+  silentAt: string | null = null;
+  /** Questions there. */
+  unanswered = 0;
   /** Whether answers are compressed, whatever the request asks for; each event can be read at once. */
   isGzipped = false;
   /** Text of `/metrics`; null: the path is not served. */
@@ -133,7 +137,7 @@ export class SimEngine {
     if (this.key !== null && authorization !== `Bearer ${this.key}`) {
       return this.#say(response, 401, '{"error":"Unauthorized"}');
     }
-    if (/^\/(?:is_|kv_event_sources)/.test(path)) return this.#report(response, this.states[path]);
+    if (/^\/(?:is_|kv_event_sources)/.test(path)) return this.#reportAt(response, path);
     if (path === "/metrics") return this.#scrape(response);
     if (path === "/v1/models") return this.#list(response);
     if (path === "/tokenize") {
@@ -161,6 +165,11 @@ export class SimEngine {
   #scrape(response: ServerResponse): void {
     this.scrapes += 1;
     response.writeHead(this.metrics === null ? 404 : 200).end(this.metrics?.());
+  }
+
+  #reportAt(response: ServerResponse, path: string): void {
+    if (path === this.silentAt) this.unanswered += 1;
+    else this.#report(response, this.states[path]);
   }
 
   #report(response: ServerResponse, state: object | undefined): void {

@@ -5,7 +5,7 @@ import { sleep } from "../../base/time.ts";
 import type { ShownEngine, ShownFleet } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import type { ShownKey } from "../../gateway/front/keys.ts";
-import type { Decision } from "../../gateway/score/decisions.ts";
+import type { Candidate, Decision } from "../../gateway/score/decisions.ts";
 import type { ShownTokenizer } from "../../gateway/tokens/own.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
@@ -131,17 +131,20 @@ async function explain(call: Call): Promise<boolean> {
 function describe(decision: Decision): string[] {
   const { id, at, model, engine, reason, tokens, candidates, predictedMs, measuredMs } = decision;
   const ms = (value: number | null): string => orNone(value, showMs);
+  const timesOf = ({ waitMs, computeMs }: Candidate): string =>
+    `waits ${ms(waitMs)}, computes ${ms(computeMs)}`;
   const head = `${id === "" ? "(no id)" : id} (${model ?? "no model"}, ${new Date(at).toISOString()})`;
   const times = `first token predicted ${ms(predictedMs)}, measured ${ms(measuredMs)}`;
   return [
     head,
     `  ${engine}: ${reason}; ${tokens === 0 ? "prompt not known" : `${tokens} tokens`}; ${times}`,
-    ...candidates.map(
-      (one) =>
-        `    ${one.engine}  own ${one.held}, vault ${one.pulled}, computed ${tokens - one.held - one.pulled};` +
-        ` waits ${ms(one.waitMs)}, computes ${ms(one.computeMs)}`,
-    ),
+    ...candidates.map((one) => `    ${one.engine}  ${sourcesOf(one, tokens)}; ${timesOf(one)}`),
   ];
+}
+
+function sourcesOf({ held, pulled }: Candidate, tokens: number): string {
+  if (held === null) return `own not known: it publishes no events to the gateway, vault ${pulled}`;
+  return `own ${held}, vault ${pulled}, computed ${tokens - held - pulled}`;
 }
 
 async function take(call: Call<DrainOptions>, what: "drain" | "undrain"): Promise<void> {

@@ -7,6 +7,7 @@ import {
   GATEWAY_MODELS_BYTES_MAX,
   GATEWAY_MODELS_EVERY,
   GATEWAY_MODELS_MAX,
+  GATEWAY_PAUSE_TIMEOUT_MS,
 } from "../../base/limits/gateway.ts";
 import type { Logger } from "../../base/log.ts";
 import type { Calls } from "./calls.ts";
@@ -138,11 +139,21 @@ export class Health {
     onChange();
   }
 
-  /** Throws Unfit where the engine is paused or asleep: it would accept requests and hold them. */
+  /**
+   * Throws Unfit where the engine is paused or asleep: it would accept requests and hold them. The core answers between two steps,
+   * so a busy engine may be silent; then it is neither.
+   */
   async #checkPauses(): Promise<void> {
     for (const pause of this.#pauses) {
       const [path, field, says] = pause;
-      const { code, text } = await this.#query(path);
+      const answer = await this.#query(path, null, GATEWAY_PAUSE_TIMEOUT_MS).catch(
+        (error: unknown) => {
+          if (error instanceof Silent) return null;
+          throw error;
+        },
+      );
+      if (answer === null) return;
+      const { code, text } = answer;
       if (code !== 200) this.#pauses = this.#pauses.filter((one) => one !== pause);
       else if (isTrue(text, field)) throw new Unfit(says);
     }
@@ -186,14 +197,18 @@ export class Health {
   }
 
   /** Sends GET, or POST where there is a JSON body. */
-  async #query(path: string, body: string | null = null): Promise<{ code: number; text: string }> {
+  async #query(
+    path: string,
+    body: string | null = null,
+    timeoutMs = GATEWAY_HEALTH_TIMEOUT_MS,
+  ): Promise<{ code: number; text: string }> {
     const { access } = this.#options.engine;
     const method = body === null ? "GET" : "POST";
     const headers = [...access.fields];
     if (body !== null) headers.push("content-type", "application/json");
     const late = new Ending();
-    const reason = `${path} has no answer after ${GATEWAY_HEALTH_TIMEOUT_MS} ms`;
-    const timer = setTimeout(() => late.abort(new Error(reason)), GATEWAY_HEALTH_TIMEOUT_MS);
+    const reason = `${path} has no answer after ${timeoutMs} ms`;
+    const timer = setTimeout(() => late.abort(new Silent(reason)), timeoutMs);
     try {
       const asked = { method, path, headers, body, signal: late };
       const { statusCode: code, text } = await this.#calls.text(asked, GATEWAY_MODELS_BYTES_MAX);
@@ -240,6 +255,9 @@ function isTrue(text: string, field: string): boolean {
     return false;
   }
 }
+
+/** The engine did not answer in time. */
+class Silent extends Error {}
 
 /** The engine answers, but not as one that can serve. */
 class Unfit extends Error {

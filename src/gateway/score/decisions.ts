@@ -5,15 +5,16 @@ import {
 } from "../../base/limits/gateway.ts";
 
 /**
- * held, vault, computed: source of the tokens before the first. load: the prompt is not known, or the preset weighs only
- * load. session: owner on the ring. turn: round robin.
+ * held, vault, computed: source of the tokens before the first. load: the prompt or what the engine holds is not known, or the
+ * preset weighs only load. session: owner on the ring. turn: round robin.
  */
 export type Reason = "held" | "vault" | "computed" | "load" | "session" | "turn";
 
 /** Prediction for one engine, in tokens and milliseconds. */
 export interface Candidate {
   engine: string;
-  held: number;
+  /** null: not known, because the engine publishes no events to the gateway. */
+  held: number | null;
   pulled: number;
   waitMs: number;
   computeMs: number;
@@ -36,7 +37,7 @@ export interface Decision {
   measuredMs: number | null;
 }
 
-/** Totals of one engine's recorded requests with a known prompt: tokens summed, milliseconds at the median. */
+/** Totals of one engine's recorded requests with a known prompt, of which is known what the engine held: tokens summed, milliseconds at the median. */
 export interface Recent {
   /** Number of requests. */
   requests: number;
@@ -68,13 +69,15 @@ export class Decisions {
   }
 
   recent(engine: string): Recent {
-    const all = this.#kept.filter((one) => one.engine === engine && one.candidates.length > 0);
+    const isKnown = ({ candidates: [chosen] }: Decision): boolean =>
+      (chosen?.held ?? null) !== null;
+    const all = this.#kept.filter((one) => one.engine === engine && isKnown(one));
     const chosen = all.flatMap(({ candidates }) => candidates.slice(0, 1));
     const measured = all.filter(({ measuredMs }) => measuredMs !== null);
     return {
       requests: all.length,
       tokens: all.reduce((sum, { tokens }) => sum + tokens, 0),
-      held: chosen.reduce((sum, { held }) => sum + held, 0),
+      held: chosen.reduce((sum, { held }) => sum + (held ?? 0), 0),
       pulled: chosen.reduce((sum, { pulled }) => sum + pulled, 0),
       predictedMs: middle(measured.map(({ predictedMs }) => predictedMs ?? 0)),
       measuredMs: middle(measured.map(({ measuredMs }) => measuredMs ?? 0)),

@@ -286,12 +286,13 @@ export class Router {
     const decision = this.decisions.add(this.#decisionOf(engine, known, about, parts));
     const left = part === null ? null : this.#enterMember(part, span);
     const isKnown = known.tokens > 0;
+    const held = this.#heldAt(engine, known);
     // A prompt of estimated length counts for those behind it; nothing is learnt from it.
     const computing: Computing | null = span.tokens === 0 ? null : ttft.sent(span);
     const paid = this.#throttle.sent(turn);
     let wholeMs = 0;
     const told = {
-      "x-tierkv-hit-tokens": `${span.held}/${known.tokens}`,
+      ...(held === null ? {} : { "x-tierkv-hit-tokens": `${held}/${known.tokens}` }),
       "x-tierkv-vault-tokens": String(parts.pulled),
       "x-tierkv-predicted-ttft-ms": costOf(parts).toFixed(1),
     };
@@ -350,7 +351,7 @@ export class Router {
       model,
       tokens,
       engine: engine.name,
-      reason: reasonOf(preset, known, spanAt(known, engine), parts, session),
+      reason: reasonOf(preset, known, this.#heldAt(engine, known), parts, session),
       candidates: candidates.map((one) => this.#candidate(one, known)),
       predictedMs: tokens === 0 ? null : costOf(parts),
       measuredMs: null,
@@ -358,16 +359,22 @@ export class Router {
   }
 
   #candidate(engine: Engine, known: Known): Candidate {
-    const span = spanAt(known, engine);
-    const { pulled, waitMs, computeMs } = this.#ttftOf(engine).partsOf(span);
-    return { engine: engine.name, held: span.held, pulled, waitMs, computeMs };
+    const { pulled, waitMs, computeMs } = this.#ttftOf(engine).partsOf(spanAt(known, engine));
+    return { engine: engine.name, held: this.#heldAt(engine, known), pulled, waitMs, computeMs };
+  }
+
+  /** Tokens of the prompt that an engine holds; null: it publishes no events to the gateway, so nobody knows. */
+  #heldAt(engine: Engine, known: Known): number | null {
+    const { roster } = this.#options;
+    const isFollowed = roster.membersOf(engine).some((member) => member.isFollowed);
+    return isFollowed || known.isComputed ? spanAt(known, engine).held : null;
   }
 }
 
 function reasonOf(
   preset: Preset,
   { tokens }: Known,
-  { held }: Span,
+  held: number | null,
   { pulled }: TtftParts,
   session: string | null,
 ): Reason {
@@ -375,6 +382,7 @@ function reasonOf(
   if (preset === "ring" && session !== null) return "session";
   if (tokens === 0) return "load";
   if (pulled > 0) return "vault";
+  if (held === null) return "load";
   return held > 0 ? "held" : "computed";
 }
 

@@ -1,7 +1,7 @@
 // Owns the proof that a model's tokens are made in the gateway only where its engine made the same, and asked for everywhere else.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { GATEWAY_ENCODE_CHARS_MAX } from "../../../src/base/limits/gateway.ts";
 import type { GatewayConfig } from "../../../src/config/config.ts";
 import { askGateway } from "../../../src/control/gateway-link.ts";
@@ -10,6 +10,7 @@ import { runInside } from "../../support/command-line.ts";
 import { call, gatewayBefore, testFolder, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
 import type { SimEngine } from "../../support/sim-engine.ts";
+import { SimPublisher } from "../../support/sim-publisher.ts";
 import { tokenizeBy, writeTokenizer } from "../../support/tokenizers.ts";
 
 interface Known {
@@ -29,11 +30,10 @@ async function knowing(
 ): Promise<Known> {
   const folder = writeTokenizer(join(testFolder(), "model"));
   const tokenizers = new Map([["m", folder]]);
-  const { engines, url, socket } = await gatewayBefore([["m"]], {
-    preset: "earliest-token",
-    tokenizers,
-    ...given,
-  });
+  const publisher = await new SimPublisher({ blockSize: 16 }).start();
+  onTestFinished(() => publisher.stop());
+  const asked = { preset: "earliest-token", tokenizers, ...given } as const;
+  const { engines, url, socket } = await gatewayBefore([["m"]], asked, [publisher]);
   const engine = engines[0]!;
   await tokenizeBy(engine, folder, how);
   const send = (path: string, body: object): Promise<Answer> =>
