@@ -14,6 +14,7 @@ import { restoredBytes } from "../../extras/plan/weight.ts";
 import type { Forecast } from "../../sidecar/restore/forecast.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import type { VaultBench } from "../bench/bench-vault.ts";
+import { failures } from "../bench/failed.ts";
 import { allocatorFindings } from "../doctor/allocator.ts";
 import { allowanceOf, describeAllowance } from "../doctor/allowance.ts";
 import { nextStep } from "../doctor/next-step.ts";
@@ -106,9 +107,16 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
 async function doctorHere(call: Call, config: Config): Promise<boolean> {
   const { look } = await import("../shell/looking.ts");
   const seen = await look(config, call.io);
-  const found = [...findings(seen), ...allocatorFindings(call.io.env), ...socketFindings()];
   const progress = new Progress(call.io);
   const { vaults, links } = await measure(call, seen, progress);
+  const draining = seen.targets.flatMap((one) => (one.draining === true ? [one.address] : []));
+  const all = [...findings(seen), ...failures(vaults, new Set(draining))];
+  const found = [
+    ...all.filter(isProblem),
+    ...all.filter((finding) => !isProblem(finding)),
+    ...allocatorFindings(call.io.env),
+    ...socketFindings(),
+  ];
   const rate = links.kv?.savesPerS ?? null;
   const outlooks = (seen.sidecar?.engines ?? []).map((one) => {
     const { id, model, forecast } = one;
@@ -123,7 +131,9 @@ async function doctorHere(call: Call, config: Config): Promise<boolean> {
   });
   const lines = [
     ...describeFindings(found),
-    ...vaults.flatMap(({ rails, ...bench }) => [describeVault(bench), ...rails.map(describeRail)]),
+    ...vaults.flatMap(({ rails, ...bench }) =>
+      bench.error === null ? [describeVault(bench), ...rails.map(describeRail)] : [],
+    ),
     ...slowOnes(vaults, seen),
     ...outlooks.flatMap(({ engine, model, prompts, allows }) => [
       ...describe(`${model} (${engine})`, prompts),
@@ -275,8 +285,7 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
   });
 }
 
-function describeVault({ target, address, error, restore, lookupMs }: VaultBench): string {
-  if (error !== null) return `${target} at ${address}: ${error}`;
+function describeVault({ target, address, restore, lookupMs }: VaultBench): string {
   const rate = orNone(restore, ({ wire }) => showRate(wire.median));
   const asked = orNone(lookupMs, ({ median }) => showMs(median));
   return `${target} at ${address}: measured now: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
