@@ -4,6 +4,7 @@ import type { RecordClass } from "../../base/block.ts";
 import { TierkvError } from "../../base/errors.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../base/limits/general.ts";
 import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../base/limits/pool.ts";
+import { SHARED_MEASURE_MS } from "../../base/limits/shared.ts";
 import { orNone, showMs, showRate, showShare, table } from "../../base/text.ts";
 import type { Config } from "../../config/config.ts";
 import { parseOption } from "../../config/override.ts";
@@ -24,7 +25,7 @@ import { socketFindings } from "../doctor/socket-limits.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 import { engineUrl } from "../shell/option-kinds.ts";
-import { Progress } from "../shell/progress.ts";
+import { Progress, SpokenProgress } from "../shell/progress.ts";
 
 export function addDoctor(program: Command): void {
   program
@@ -160,13 +161,17 @@ async function doctorFar(call: Call, url: string, model: string | undefined): Pr
 }
 
 async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<boolean> {
-  const { answerShared, describeShared, faultsOf, measureShared } =
+  const { answerShared, checkRegion, describeShared, faultsOf, measureShared } =
     await import("../doctor/shared-doctor.ts");
+  checkRegion(path);
   if (call.options.shmPeer === true) {
     await answerShared(path);
     call.print({ answered: true }, ["the other process has measured; its output has the figures"]);
     return true;
   }
+  new SpokenProgress(call.io).step(
+    `measuring ${path} with a second process, for about ${showMs(SHARED_MEASURE_MS)}`,
+  );
   const { report, place } = await measureShared(path);
   const faults = faultsOf(report, place, call.loadConfig().cluster);
   call.print({ ...place, ...report, faults }, describeShared(report, place, faults));
