@@ -79,7 +79,7 @@ export function describeDivergence(
     rows.push(["text", `after ${quoted(before)} was ${was}, now ${now}`]);
   }
   const cause = causeOf(divergence, text);
-  // It has no remedy, and the text shows it.
+  // Nothing is to be mended, and the text shows that.
   return cause === "shorter" ? rows : [...rows, ["cause", CAUSES[cause]]];
 }
 

@@ -136,7 +136,7 @@ export class SidecarLink {
   }
 }
 
-/** What to do where no sidecar runs. */
+/** Remedy where no sidecar runs. */
 export const STARTS_IT = "an engine with tierKV starts it, or start it with `tierkv sidecar`";
 export const STUCK =
   "it runs, and is busy or stuck: try again, and if that lasts, end its process and start it again";

@@ -2,11 +2,18 @@
 import { ItemStatus, statusName } from "../../base/block.ts";
 import type { ErrorCode } from "../../base/errors.ts";
 import type { Finding } from "../../diagnosis/findings.ts";
-import type { VaultBench } from "./bench-vault.ts";
+
+/** The part of a measurement that says why it ended. */
+interface Ended {
+  target: string;
+  address: string;
+  error: string | null;
+  errorCode: ErrorCode | null;
+}
 
 /** Returns why a vault was not measured; its role and address are added where the reason does not name it. */
 export function placed(
-  { target, address }: Pick<VaultBench, "target" | "address">,
+  { target, address }: Pick<Ended, "target" | "address">,
   error: string,
 ): string {
   return error.includes(address) ? error : `${target} at ${address}: ${error}`;
@@ -16,10 +23,7 @@ export function placed(
 const READ_ONLY: readonly (ErrorCode | null)[] = ["ROLE_MISSING", "VAULT_DENIED"];
 
 /** Returns a finding for each vault that could not be measured; `draining`: addresses of vaults that take no records for now. */
-export function failures(
-  vaults: readonly Pick<VaultBench, "target" | "address" | "error" | "errorCode">[],
-  draining: ReadonlySet<string>,
-): Finding[] {
+export function failures(vaults: readonly Ended[], draining: ReadonlySet<string>): Finding[] {
   return vaults.flatMap((vault) => {
     const { address, error, errorCode } = vault;
     if (error === null) return [];
