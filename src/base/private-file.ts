@@ -12,7 +12,7 @@ import {
 } from "node:fs";
 import { dirname } from "node:path";
 import { isThere, makeDirectory } from "./directory.ts";
-import { isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
+import { fileReason, isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
 import { SECRET_FILE_BYTES_MAX } from "./limits/access.ts";
 import { openOwn } from "./own-file.ts";
 import { randomId } from "./time.ts";
@@ -73,7 +73,7 @@ function readChecked(
     }
   } catch (error) {
     if (isTierkvError(error)) throw error;
-    throw refused(path, `it cannot be read: ${toTierkvError(error).message}`, `correct ${key}`);
+    throw refused(path, `it cannot be read: ${fileReason(error)}`, `correct ${key}`);
   }
 }
 
@@ -82,7 +82,7 @@ export function isAbsent(path: string, key: string): boolean {
   try {
     return statSync(path, { throwIfNoEntry: false }) === undefined;
   } catch (error) {
-    throw refused(path, `it cannot be read: ${toTierkvError(error).message}`, `correct ${key}`);
+    throw refused(path, `it cannot be read: ${fileReason(error)}`, `correct ${key}`);
   }
 }
 

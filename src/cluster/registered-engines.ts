@@ -26,19 +26,27 @@ const engineAt: Read<Neighbour> = (address, value) => {
 };
 
 export interface RegisteredEngines extends Running {
-  /** Returns the latest list; waits for the first. */
+  /** Returns the latest list; waits for the first answer. */
   look: Look;
 }
 
 /** Follows registered engines until closed. The last list holds while etcd is silent or lists none. */
 export function followEngines(config: Config, logger: Logger): RegisteredEngines {
-  const source = new EtcdSource(optionsOf(config, logger), engineAt);
+  const options = optionsOf(config, logger);
+  const { prefix } = options;
+  const source = new EtcdSource(options, engineAt);
   let now: readonly Neighbour[] = [];
   const first = new Promise<void>((resolve) => {
-    source.follow((list) => {
-      now = list;
-      resolve();
-    });
+    source.follow(
+      (list) => {
+        now = list;
+        resolve();
+      },
+      () => {
+        if (now.length === 0) logger.warn({ prefix }, "no engine is registered in etcd yet");
+        resolve();
+      },
+    );
   });
   return {
     async look() {

@@ -120,11 +120,24 @@ export async function namedTargets(
   config: Config,
   resolver: Resolving = systemResolver(),
 ): Promise<VaultTarget[]> {
-  return (await Promise.all(namedLists(config, resolver))).flat();
+  const lists = await Promise.all(namedLists(config, resolver));
+  return lists.flatMap(({ targets, failure, isName }) => {
+    // A command must not miss a vault that a name has now.
+    if (failure !== null && (isName || targets.length === 0)) throw failure;
+    return targets;
+  });
 }
 
-/** Begins to resolve each configured name; each list rejects with NAMES_UNRESOLVED by itself. */
-function namedLists(config: Config, resolver: Resolving): Promise<VaultTarget[]>[] {
+/** A configured name and its vaults. */
+interface NamedList {
+  isName: boolean;
+  targets: VaultTarget[];
+  /** Why there is no list now, so that `targets` are those of the list that this machine's sidecar kept; null: there is one. */
+  failure: TierkvError | null;
+}
+
+/** Begins to resolve each configured name. */
+function namedLists(config: Config, resolver: Resolving): Promise<NamedList>[] {
   const { kv, ssm } = named(config, "dns");
   const byName = new Map([...kv, ...ssm].map((address) => [address.text, address]));
   const feeds = [
@@ -134,15 +147,24 @@ function namedLists(config: Config, resolver: Resolving): Promise<VaultTarget[]>
   ];
   return feeds.map(async ({ text, source, targetOf }) => {
     const address = byName.get(text);
-    // Resolved here first, because the feed would hide a name's error.
-    if (address !== undefined) await addressesOf(address, resolver);
-    const list = await firstList(source, LISTING_WAIT_MS);
-    // Without an answer, use the list that this machine's sidecar kept.
-    const known = list ?? readKept(keptAt(config, text), silent);
-    if (known.length > 0) return known.flatMap((listed) => targetOf(listed) ?? []);
-    const reason = `no list came within ${LISTING_WAIT_MS} ms`;
-    const fix = "look whether one of these vaults runs, and whether this machine has joined it";
-    throw new TierkvError("NAMES_UNRESOLVED", { address: text, reason, fix });
+    const of = (list: readonly ListedVault[], failure: TierkvError | null): NamedList => {
+      const targets = list.flatMap((listed) => targetOf(listed) ?? []);
+      return { isName: address !== undefined, targets, failure };
+    };
+    try {
+      // Resolved here first, because the feed would hide a name's error.
+      if (address !== undefined) await addressesOf(address, resolver);
+      const list = (await firstList(source, LISTING_WAIT_MS)) ?? [];
+      if (list.length > 0) return of(list, null);
+      const reason = `no list came within ${LISTING_WAIT_MS} ms`;
+      const fix =
+        source.kind === "etcd"
+          ? "look whether etcd answers at [etcd] endpoints, and whether a vault registers there"
+          : "look whether one of these vaults runs, and whether this machine has joined it";
+      throw new TierkvError("NAMES_UNRESOLVED", { address: text, reason, fix });
+    } catch (error) {
+      return of(readKept(keptAt(config, text), silent), toTierkvError(error));
+    }
   });
 }
 
@@ -156,22 +178,29 @@ function eachOnce(targets: readonly VaultTarget[]): VaultTarget[] {
   return [...new Map(targets.map((target) => [target.address, target])).values()];
 }
 
-/** Returns every vault known now, and the errors of names that stand for none. */
+export interface Known {
+  targets: VaultTarget[];
+  /** Errors of names that stand for no vault. */
+  failures: TierkvError[];
+  /** Errors of names for which the last list stays in use. */
+  outdated: TierkvError[];
+}
+
+/** Returns every vault known now, with those of a last list where no list comes. */
 export async function knownTargets(
   config: Config,
   resolver: Resolving = systemResolver(),
-): Promise<{ targets: VaultTarget[]; failures: TierkvError[] }> {
-  const lists = await Promise.allSettled(namedLists(config, resolver));
+): Promise<Known> {
   const targets = vaultTargets(config);
   const failures = new Map<string, TierkvError>();
-  for (const list of lists) {
-    if (list.status === "fulfilled") targets.push(...list.value);
-    else {
-      const failure = toTierkvError(list.reason);
-      failures.set(failure.message, failure);
-    }
+  const outdated = new Map<string, TierkvError>();
+  for (const { targets: list, failure } of await Promise.all(namedLists(config, resolver))) {
+    targets.push(...list);
+    if (failure === null) continue;
+    (list.length > 0 ? outdated : failures).set(failure.message, failure);
   }
-  return { targets: eachOnce(targets), failures: [...failures.values()] };
+  const all = (errors: Map<string, TierkvError>): TierkvError[] => [...errors.values()];
+  return { targets: eachOnce(targets), failures: all(failures), outdated: all(outdated) };
 }
 
 /** Returns the fit vaults of one role, or all. Throws USAGE if there is none; `verb`: the command's purpose. */
@@ -200,8 +229,8 @@ export function targetAt(targets: readonly VaultTarget[], address: string): Vaul
   throw new TierkvError("USAGE", { reason });
 }
 
-/** Path of a source's last list; one file per text, because a machine may use several pools. */
-function keptAt({ vault }: Config, text: string): string {
+/** Path of a source's last list (exported for its test); one file per text, because a machine may use several pools. */
+export function keptAt({ vault }: Config, text: string): string {
   const name = createHash("sha256").update(text).digest("hex").slice(0, 16);
   return join(vault.stateDir, `vaults-${name}.json`);
 }

@@ -1,7 +1,7 @@
 // Owns the vaults of a configuration: the cluster's, the machine's own, or the one that its sidecar starts.
 import type { RecordClass, VaultClass } from "../base/block.ts";
 import { TierkvError } from "../base/errors.ts";
-import { isNames, sharedPath } from "../base/hosts.ts";
+import { isNames, sharedPath, unixPath } from "../base/hosts.ts";
 import type { Address, Config, Role } from "../config/config.ts";
 import { placeOf } from "../config/load.ts";
 
@@ -90,8 +90,15 @@ function configuredOf({ cluster }: Config): { role: "kv_cold" | "ssm_cold"; addr
 /** Returns the address of the sidecar's own vault; null where vaults are configured or the machine is one. */
 export function localVaultAddress({ cluster, sidecar }: Config): string | null {
   const isAlone = cluster.kvCold.length + cluster.ssmCold.length === 0;
-  return cluster.role === "inference" && isAlone ? `unix:${sidecar.socket}.vault` : null;
+  return cluster.role === "inference" && isAlone ? `unix:${sidecar.socket}${LOCAL_SUFFIX}` : null;
 }
+
+/** Whether it is the address of the vault that a sidecar starts. */
+export function isLocalVault(address: string): boolean {
+  return unixPath(address)?.endsWith(LOCAL_SUFFIX) === true;
+}
+
+const LOCAL_SUFFIX = ".vault";
 
 function target(role: VaultRole, address: Address, isOwn = false): VaultTarget {
   return { name: role, role, classes: CLASSES[role], address: address.text, isOwn };

@@ -67,6 +67,19 @@ function parseText<T>(kind: Kind<T>, option: string, text: string): Parsed<T> {
   return isWrongType ? asText : asNumber;
 }
 
+/** The value of a word of the command line that is written into the file; `name`: what the word is. Throws CONFIG_BAD_VALUE. */
+export function checkWord(section: string, key: string, name: string, text: string): void {
+  parseOption(entry(section, key).field.kind, name, text);
+}
+
+/** A mistake of the file that only the command line would make, so that no line of the file has it. */
+export function asTyped({ code, details }: TierkvError): TierkvError {
+  const { line: _none, ...kept } = details;
+  return new TierkvError(code, { ...kept, where: COMMAND_LINE } as never);
+}
+
+const COMMAND_LINE = "command line";
+
 function entry(section: string, name: string): Entry {
   const found = ENTRIES.find((known) => known.section === section && known.name === name);
   if (found !== undefined) return found;
@@ -74,5 +87,5 @@ function entry(section: string, name: string): Entry {
 }
 
 function refused(key: string, value: string, reason: string, fix: string): TierkvError {
-  return new TierkvError("CONFIG_BAD_VALUE", { where: "command line", key, value, reason, fix });
+  return new TierkvError("CONFIG_BAD_VALUE", { where: COMMAND_LINE, key, value, reason, fix });
 }

@@ -21,6 +21,7 @@ const CAUSES = {
   number: "a number that changes: move it behind what stays the same, or leave it out",
   answer:
     "the client or the chat template writes an earlier answer other than it was generated (thinking left out, tool calls formatted anew)",
+  shorter: "nothing changed: the prompt ends within the earlier one",
   salt: "blocks of different cache_salt are never shared",
   picture: "another picture stands there",
   system: "the system prompt differs: requests that shall share it need the same text",
@@ -77,8 +78,9 @@ export function describeDivergence(
       text.before.length > SHOWN_CHARS ? `…${text.before.slice(-SHOWN_CHARS)}` : text.before;
     rows.push(["text", `after ${quoted(before)} was ${was}, now ${now}`]);
   }
-  rows.push(["cause", CAUSES[causeOf(divergence, text)]]);
-  return rows;
+  const cause = causeOf(divergence, text);
+  // Nothing is to be mended, and the text shows that.
+  return cause === "shorter" ? rows : [...rows, ["cause", CAUSES[cause]]];
 }
 
 /** False for prompts that have little more than their template in common. */
@@ -101,10 +103,16 @@ function rest({ what, gone, come, same, isMoved }: Divergence): string {
 export function causeOf(divergence: Divergence, text: DivergenceText | null): DivergenceCause {
   const { what, isAnswer, isMoved } = divergence;
   if (what !== "tokens") return what;
+  if (text !== null && isEndOf(divergence, text)) return "shorter";
   if (text !== null && BILLING.test(text.before + text.was + text.now)) return "billing";
   if (isAnswer) return "answer";
   if (isMoved) return "order";
   return text === null ? "unknown" : changeIn(divergence, text);
+}
+
+/** Whether the prompt ends there, with a beginning of the earlier one's text: its last token may be another all the same. */
+function isEndOf({ at, tokens, now }: Divergence, text: DivergenceText): boolean {
+  return at + now.length >= tokens && text.was.startsWith(text.now);
 }
 
 function changeIn({ gone, come, same }: Divergence, text: DivergenceText): DivergenceCause {

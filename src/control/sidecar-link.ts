@@ -116,7 +116,7 @@ export class SidecarLink {
       }
     } catch (error) {
       const reason = reasonOf(error, this.#path, this.#elsewhere);
-      const fix = isTierkvError(error) && error.code === "DEADLINE" ? STUCK : ABSENT;
+      const fix = isTierkvError(error) && error.code === "DEADLINE" ? STUCK : STARTS_IT;
       throw new TierkvError("SIDECAR_DOWN", { path: this.#path, reason, fix }, { cause: error });
     } finally {
       deadline.clear();
@@ -136,7 +136,8 @@ export class SidecarLink {
   }
 }
 
-const ABSENT = "an engine with tierKV starts it, or start it with `tierkv sidecar`";
+/** Remedy where no sidecar runs. */
+export const STARTS_IT = "an engine with tierKV starts it, or start it with `tierkv sidecar`";
 export const STUCK =
   "it runs, and is busy or stuck: try again, and if that lasts, end its process and start it again";
 

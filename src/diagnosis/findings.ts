@@ -36,6 +36,7 @@ const CHECKS: readonly Check[] = [
   ofEngines(unnamed),
   ofEngines(ranksMissing),
   unresolved,
+  outdated,
   unreachable,
   storeUnreachedThere,
   vaultDown,
@@ -126,6 +127,17 @@ function ranksMissing({ workers, world }: Engine, engine: string): Finding[] {
 /** Names that stand for no vault now; a sidecar that runs goes on with the list that it knows. */
 function unresolved({ names }: Seen): Finding[] {
   return (names ?? []).map((text) => problem("unresolved", text));
+}
+
+/** Begins an error about a name of which no list came. */
+const OF_NONE = /^no vault is known of /;
+
+/** Names without a list now, for which a sidecar and this command go on with the last one. */
+function outdated({ outdated: all = [] }: Seen): Finding[] {
+  return all.map((why) => {
+    const what = "the vaults of the last list stay in use, and no new one is seen";
+    return note("names_outdated", `${what}: ${why.replace(OF_NONE, "")}`);
+  });
 }
 
 function gatewayDown({ fleetTrouble = "" }: Seen): Finding[] {

@@ -110,6 +110,8 @@ export interface Seen {
   sidecar: SidecarStatus | null;
   /** Why names of the configuration stand for no vault; left out: they do, or there are none. */
   names?: readonly string[];
+  /** Why there is no list of vaults now, where the last one stays in use. */
+  outdated?: readonly string[];
   /** Status of this user's gateway; null: there is none; left out: it was not asked. */
   fleet?: ShownFleet | null;
   /** Why a gateway of this user that runs does not answer; empty or left out: it does, or none runs. */
@@ -122,7 +124,7 @@ export async function inspect(
   onWait: (addresses: readonly string[]) => void = () => {},
 ): Promise<Seen> {
   const isEngineHost = config.cluster.role === "inference";
-  const { targets: asked, failures } = await knownTargets(config);
+  const { targets: asked, failures, outdated } = await knownTargets(config);
   const waiting = new Set(asked.map(({ address }) => address));
   onWait([...waiting]);
   const [own, ...vaults] = await Promise.all([
@@ -138,7 +140,7 @@ export async function inspect(
   const seen = vaults.map((target) => withSidecarsCounts(target, sidecar));
   const targets = own === null ? seen : [own.target, ...seen];
   const names = failures.map(({ message }) => message);
-  return { config, targets, sidecar, names };
+  return { config, targets, sidecar, names, outdated: outdated.map(({ message }) => message) };
 }
 
 /** A store counts nothing: its clients do, and the sidecar's counts tell more than this command's. Exported for its test. */

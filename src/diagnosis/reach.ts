@@ -12,6 +12,8 @@ import {
 } from "../base/limits/tools.ts";
 import { becomes } from "../base/time.ts";
 import type { LanesState } from "../client/vault/lane-phase.ts";
+import { isLocalVault } from "../cluster/targets.ts";
+import { STARTS_IT } from "../control/sidecar-link.ts";
 
 export type Verdict = "refused" | "no answer" | "not joined" | "no TLS" | "not a vault";
 
@@ -183,7 +185,7 @@ function unreached(code: string, address: string): Diagnosis {
   if (code === "ECONNREFUSED" || code === "ENOENT") {
     const place =
       unixPath(address) === null ? `on port ${splitAddress(address).port}` : "on that socket";
-    const fix = "start the vault there, or correct the address";
+    const fix = isLocalVault(address) ? STARTS_IT : "start the vault there, or correct the address";
     return { verdict: "refused", reason: `nobody listens ${place}`, fix };
   }
   if (code === "ENOTFOUND" || code === "EAI_AGAIN") {

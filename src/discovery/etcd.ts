@@ -60,11 +60,15 @@ export class EtcdSource<Listed = ListedVault> {
     this.#read = read;
   }
 
-  /** As `VaultSource.follow`. */
-  follow(onList: (list: readonly Listed[]) => void): void {
+  /** As `VaultSource.follow`; `onNone`: called where etcd answers that nothing is registered. */
+  follow(onList: (list: readonly Listed[]) => void, onNone: () => void = () => {}): void {
+    const onEach = (list: readonly Listed[]): void => {
+      if (list.length === 0) onNone();
+      else onList(list);
+    };
     const { signal } = this.#closing;
     const failed = "etcd does not answer: the last list stays";
-    void again(this.#options, signal, (calls) => this.#watch(calls, onList), failed);
+    void again(this.#options, signal, (calls) => this.#watch(calls, onEach), failed);
   }
 
   close(): void {
@@ -72,13 +76,13 @@ export class EtcdSource<Listed = ListedVault> {
   }
 
   /** Follows the keys until the watch ends. */
-  async #watch(calls: EtcdCalls, onList: (list: readonly Listed[]) => void): Promise<void> {
+  async #watch(calls: EtcdCalls, onEach: (list: readonly Listed[]) => void): Promise<void> {
     const { signal } = this.#closing;
     const range = rangeOf(this.#options.prefix);
     const list = async (): Promise<string> => {
       const { header, kvs } = await calls.unary(KV.Range, { ...range, limit: LISTED_VAULTS_MAX });
       const listed = kvs.flatMap(({ key, value }) => this.#listedIn(key, value));
-      if (listed.length > 0 && !signal.aborted) onList(listed);
+      if (!signal.aborted) onEach(listed);
       return header?.revision ?? "0";
     };
     const revision = await list();

@@ -51,21 +51,22 @@ export class ReceiptFolder {
     for (const { path } of aged.slice(this.#most)) rmSync(path, { force: true });
   }
 
-  /** Reads a receipt by name or path. Throws RECEIPT_REFUSED where there is none. */
+  /** Reads a receipt by name or path. Throws RECEIPT_REFUSED where there is none of that name, USAGE for a path that is no file. */
   read(named: string): { text: string; where: string } {
     const isName = NAME.test(named);
     const path = isName ? join(this.#directory, `${named}${END}`) : named;
     const missing = (reason: string): TierkvError =>
       new TierkvError("RECEIPT_REFUSED", { where: path, reason });
+    const misnamed = (reason: string): TierkvError =>
+      new TierkvError("USAGE", { reason: `receipt ${path}: ${reason}` });
     const found = statSync(path, { throwIfNoEntry: false });
     if (found === undefined) {
+      if (!isName) throw misnamed("there is no such file");
       throw missing(
-        isName
-          ? `there is none of that name: nothing was restored for its request, or it was one of the oldest, of which ${SETTING} holds keep = ${this.#most}`
-          : "there is no such file",
+        `there is none of that name: nothing was restored for its request, or it was one of the oldest, of which ${SETTING} holds keep = ${this.#most}`,
       );
     }
-    if (!found.isFile()) throw missing("it is no file: give a receipt's name, or its file");
+    if (!found.isFile()) throw misnamed("it is no file: give a receipt's name, or its file");
     const { size } = found;
     if (size > RECEIPT_BYTES_MAX) throw missing(`${size} bytes, at most ${RECEIPT_BYTES_MAX}`);
     return { text: readFileSync(path, "utf8"), where: path };

@@ -87,7 +87,9 @@ function grpcCode(error: unknown): GrpcStatus | null {
 
 /** Returns why a call failed, in words, without gRPC's own code. */
 export function grpcReason(error: unknown): string {
-  return grpcCode(error) === null ? toTierkvError(error).message : grpcDetails(error);
+  const known = toTierkvError(error);
+  const raw = [error, known.cause].find((one) => grpcCode(one) !== null);
+  return raw === undefined ? known.message : grpcDetails(raw);
 }
 
 function grpcDetails(error: unknown): string {

@@ -485,6 +485,16 @@ test("names that nobody resolves are a problem beside what is known, and the sid
   });
 });
 
+test("a list of vaults that is the last one is a note with the reason", async () => {
+  const why = "no vault is known of dns:v:50051: the name server gives no answer; look there";
+  const seen = await inspect(loadConfig(null, { HOME: testDirectory() }));
+  expect(findings({ ...seen, outdated: [why] })).toContainEqual({
+    code: "names_outdated",
+    severity: "note",
+    text: "the vaults of the last list stay in use, and no new one is seen: dns:v:50051: the name server gives no answer; look there",
+  });
+});
+
 test("without a sidecar its own vault is not missed, too", async () => {
   const path = join(testDirectory(), "tierkv.toml");
   writeFileSync(path, `[sidecar]\nsocket = "${join(testDirectory(), "s.sock")}"\n`);

@@ -1,10 +1,12 @@
 // Owns the proof that names stand for the vaults that a DNS server says, and that a name without any is named.
+import { writeFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { namedTargets } from "../../src/cluster/sources.ts";
+import { keptAt, knownTargets, namedTargets } from "../../src/cluster/sources.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Address } from "../../src/config/config.ts";
 import { addressesOf } from "../../src/discovery/dns.ts";
 import { startDnsServer } from "../support/dns-server.ts";
+import { testDirectory } from "../support/sidecars.ts";
 
 const at = (host: string, port: number): Address => ({
   host,
@@ -68,6 +70,26 @@ test("the vaults behind a configured name are targets, and its certificate names
     ["10.0.0.9:50051", "vaults.example"],
     ["vault-0.example:50051", "its host"],
   ]);
+});
+
+test("without the name server the list that the sidecar kept is shown as the last one, and nothing is changed by it", async () => {
+  const server = await startDnsServer();
+  const { resolver } = server;
+  const stateDir = testDirectory();
+  const text = "dns:vaults.example:50051";
+  const toml = `[cluster]\nkv_cold = "${text}"\n[vault]\nstate_dir = "${stateDir}"\n`;
+  const config = checkConfig(toml, null, {}).config!;
+  server.close();
+  expect(await knownTargets(config, resolver)).toMatchObject({ targets: [], outdated: [] });
+  const kept = [{ address: "10.0.0.9:50051", class: null, certificate: null }];
+  writeFileSync(keptAt(config, text), JSON.stringify(kept), { mode: 0o600 });
+  const { targets, failures, outdated } = await knownTargets(config, resolver);
+  expect(targets.map(({ address }) => address)).toEqual(["10.0.0.9:50051"]);
+  expect([failures, outdated]).toEqual([
+    [],
+    [expect.objectContaining({ code: "NAMES_UNRESOLVED" })],
+  ]);
+  await expect(namedTargets(config, resolver)).rejects.toThrow(/the name server gives no answer/);
 });
 
 test.each(['"dns:"', '"dns:a b:1"', '"dns:host:0"', '"dns:10.0.0.256:1"'])(

@@ -98,3 +98,25 @@ test.skipIf(!HAS_ETCD)(
   },
   LEASED_MS,
 );
+
+test.skipIf(!HAS_ETCD)("before any engine registers, a gateway serves and says so", async () => {
+  const etcd = await startEtcd();
+  const folder = testDirectory();
+  const config = join(folder, "tierkv.toml");
+  writeFileSync(
+    config,
+    [
+      `[etcd]\nendpoints = ["${etcd.endpoint}"]`,
+      `[gateway]\nlisten = "127.0.0.1:0"\nsocket = "${join(folder, "g.sock")}"`,
+      `discover = "etcd:engines"\nindex_file = "${join(folder, "index")}"\n`,
+    ].join("\n"),
+  );
+  const gateway = new Program(["gateway", "--json", "--config", config]);
+  onTestFinished(() => gateway.signal("SIGKILL"));
+  const { url } = (await gateway.firstResult()) as { url: string };
+  expect((await fetch(`${url}/health`)).status).toBe(503);
+  gateway.signal("SIGTERM");
+  const { stderr } = await gateway.ended();
+  expect(stderr).toContain("no engine is registered in etcd yet");
+  expect(stderr).not.toContain("engines cannot be listed");
+});

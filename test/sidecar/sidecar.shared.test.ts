@@ -6,6 +6,7 @@ import {
   mkdirSync,
   statSync,
   writeFileSync,
+  existsSync,
 } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -354,6 +355,12 @@ test("a region that is not fit is refused at the start, with its path and a fix"
   expect(await runProgramOn(writeConfig(`${address}.txt`))).toMatch(/SHARED_REGION.*chmod 600/s);
   const ofGroup = (text: string): Promise<string> =>
     runProgramOn(writeConfig(address, "", `group = "${text}"\n`));
+  // No file takes the place of a device's node.
+  const device = "/dev/dax-none.0";
+  expect(await runProgramOn(writeConfig(`shm:${device}`))).toMatch(
+    /SHARED_REGION.*no such device/s,
+  );
+  expect(existsSync(device)).toBe(false);
   expect(await ofGroup("no-such")).toMatch(/SHARED_REGION.*group = \\+"no-such\\+".*getent/s);
   expect(await ofGroup("1234")).toMatch(/SHARED_REGION.*mode 600.*group is 1234/s);
   const small = openShared(address, "kv", { maxBytes: REGION_BYTES / 2 });

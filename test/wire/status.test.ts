@@ -1,7 +1,7 @@
 // Owns the tests of the mapping between our errors and gRPC statuses.
 import { status as GrpcStatus } from "@grpc/grpc-js";
 import { describe, expect, test } from "vitest";
-import { ERRORS, TierkvError } from "../../src/base/errors.ts";
+import { ERRORS, TierkvError, toTierkvError } from "../../src/base/errors.ts";
 import { fromGrpcError, grpcReason, toGrpcStatus } from "../../src/wire/status.ts";
 
 const CONTEXT = { name: "kv", address: "10.0.0.2:50051", call: "Lookup", timeoutMs: 250 };
@@ -57,7 +57,7 @@ describe("fromGrpcError", () => {
       `No connection established. Last error: Error: ${text}. Resolution note: `,
     );
     expect(fromGrpcError(thrown, CONTEXT).details["reason"]).toBe(words);
-    expect(grpcReason(thrown)).toBe(words);
+    expect([grpcReason(thrown), grpcReason(toTierkvError(thrown))]).toEqual([words, words]);
   });
 
   test("our own errors pass, an abort is no vault's fault", () => {

@@ -1,6 +1,7 @@
 // Owns the measurements of `tierkv bench` at one vault: plain link, look-ups, saves, restores, and a prompt's predicted cost.
-import { ItemStatus, measuringNamespace, statusName } from "../../base/block.ts";
+import { ItemStatus, measuringNamespace } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import type { ErrorCode } from "../../base/errors.ts";
 import { storeKind } from "../../base/hosts.ts";
 import {
   BENCH_BUCKET_SAMPLES,
@@ -30,6 +31,7 @@ import type { Config } from "../../config/config.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import type { CodecName } from "../../sidecar/save/codecs.ts";
 import { BENCH_BLOCK_TOKENS, BENCH_PAGE_BYTES, BenchSet } from "./bench-set.ts";
+import { refusalBy } from "./failed.ts";
 
 export interface Spread {
   /** Median of the rounds. */
@@ -69,6 +71,8 @@ export interface VaultBench {
   address: string;
   /** Why the measurement ended early; null: it is complete. */
   error: string | null;
+  /** Code of that error, as in errors.md; null: there is none, or the vault was not asked. */
+  errorCode: ErrorCode | null;
   /** `vault`, or `shared` for memory that sidecars share. */
   tier: Tier;
   /** Lanes used; 0 for shared memory. */
@@ -138,7 +142,8 @@ export async function benchVault(
     await new Rounds(client, set, result).run(options.rounds, options.onRound);
     if (classes[0] === "kv") result.prompt = promptCost(result, options);
   } catch (error) {
-    result.error = toTierkvError(error).message;
+    const { code, message } = toTierkvError(error);
+    Object.assign(result, { error: message, errorCode: code });
   } finally {
     // A failure is harmless, because the vault drops the records itself after some minutes.
     if (set !== null) await client.measure(set.namespace, BENCH_CALL_MS, true).catch(() => {});
@@ -158,6 +163,7 @@ function blank(target: string, address: string, codec: CodecName): VaultBench {
     target,
     address,
     error: null,
+    errorCode: null,
     tier: "vault",
     lanes: 0,
     codec,
@@ -269,7 +275,7 @@ class Rounds {
     await inTurns(count, perBatch, STORES_IN_FLIGHT_MAX, async (from, to) => {
       const items = this.#set.deferred(from, to);
       try {
-        check(await this.#client.store(namespace, items, BENCH_CALL_MS), this.#result, "Store");
+        check(await this.#client.store(namespace, items, BENCH_CALL_MS), this.#client);
         for (const { record } of items) wireBytes += record.bytes;
       } finally {
         for (const { record } of items) record.drop();
@@ -284,7 +290,7 @@ class Rounds {
     const call = { deadlineMs: BENCH_CALL_MS };
     await inTurns(set.count, perWindow, FETCHES_IN_FLIGHT_MAX, async (from, to) => {
       const { statuses } = await this.#client.fetch(set.namespace, set.plan(from, to), call);
-      check([...statuses] as ItemStatus[], this.#result, "Fetch");
+      check([...statuses] as ItemStatus[], this.#client);
     });
   }
 }
@@ -308,29 +314,14 @@ async function inTurns(
 }
 
 /** Throws VAULT_REFUSED unless every record was stored, or fetched. */
-function check(
-  statuses: readonly ItemStatus[],
-  { target, address }: VaultBench,
-  call: string,
-): void {
+function check(statuses: readonly ItemStatus[], client: Vault): void {
   const bad = statuses.find(
     (status) => status !== ItemStatus.ACCEPTED && status !== ItemStatus.DURABLE,
   );
   if (bad === undefined) return;
-  const reason = refusalBy(bad);
-  throw new TierkvError("VAULT_REFUSED", { name: target, address, call, reason });
-}
-
-/** Exported for its test. */
-export function refusalBy(status: ItemStatus): string {
-  const fixes: Partial<Record<ItemStatus, string>> = {
-    [ItemStatus.OVER_BUDGET]: "it has no room for it: free some there, or let it evict",
-    [ItemStatus.MISSING]:
-      "it was evicted or flushed while the bench ran: give the place more memory, or the bench fewer --bytes",
-  };
-  const fix = fixes[status];
-  const what = `a record of the bench was answered ${statusName(status)}`;
-  return fix === undefined ? what : `${what}; ${fix}`;
+  const { name, address } = client;
+  const reason = refusalBy(bad, "counts" in client ? client.counts() : {});
+  throw new TierkvError("VAULT_REFUSED", { name, address, call: "a test record", reason });
 }
 
 function recordRate(wire: number[], plain: number[] | null, pagesOver: number): RecordRate {

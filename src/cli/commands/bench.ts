@@ -14,6 +14,7 @@ import { showBytes, showMs, showRate, table } from "../../base/text.ts";
 import { VAULT_ROLES } from "../../cluster/targets.ts";
 import type { VaultRole } from "../../cluster/targets.ts";
 import type { RecordRate, Spread, VaultBench } from "../bench/bench-vault.ts";
+import { placed } from "../bench/failed.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 import { Progress } from "../shell/progress.ts";
@@ -113,7 +114,7 @@ async function bench(call: Call<BenchFlags>): Promise<boolean> {
 function describe(result: VaultBench): string[] {
   const { target, address, error, rounds, setBytes } = result;
   const head = `${target} at ${address}`;
-  if (error !== null) return [`${head}: ${error}`];
+  if (error !== null) return [placed(result, error)];
   const moved = `medians of ${rounds} rounds of ${showBytes(setBytes ?? 0)} of pages, with their range`;
   return [`${head}: ${wayOf(result)}; ${moved}`, ...table(rows(result), "  "), ...cost(result)];
 }

@@ -48,7 +48,8 @@ async function init(call: Call<CertsOptions>): Promise<void> {
     writePrivate(file(`${name}-key`), keyPem, DIR_KEY);
     writePrivate(file(name), certPem, DIR_KEY);
   };
-  if (!existsSync(file("ca"))) keep("ca", certify({ usage: "ca", commonName: CA_NAME, hosts: [] }));
+  const isCaKept = existsSync(file("ca"));
+  if (!isCaKept) keep("ca", certify({ usage: "ca", commonName: CA_NAME, hosts: [] }));
   if (!existsSync(file("ca-key"))) {
     const fix = "put the CA's key there, or give another --dir";
     throw new TierkvError("CREDENTIALS", { path: file("ca-key"), reason: "it is gone", fix });
@@ -56,6 +57,7 @@ async function init(call: Call<CertsOptions>): Promise<void> {
   const ca = { commonName: CA_NAME, keyPem: readPrivate(file("ca-key"), DIR_KEY) };
   const [first = "vault"] = hosts;
   const [server, client] = [`server-${plain(first)}`, `client-${role}`];
+  const again = [server, client].filter((name) => existsSync(file(name)));
   keep(server, certify({ usage: "server", commonName: first, hosts }, ca));
   keep(
     client,
@@ -66,8 +68,17 @@ async function init(call: Call<CertsOptions>): Promise<void> {
     `[cluster]\n${keys(file, client, "tls_ca")}`,
   ];
   call.print(
-    { event: "certificates", dir, ca: file("ca"), server: file(server), client: file(client) },
+    {
+      event: "certificates",
+      dir,
+      isCaKept,
+      again,
+      ca: file("ca"),
+      server: file(server),
+      client: file(client),
+    },
     [
+      ...(isCaKept ? [describeKept(dir, [server, client], again)] : []),
       "on the vault's machine, in tierkv.toml:",
       vault,
       "on the engine's machine, in tierkv.toml:",
@@ -76,6 +87,19 @@ async function init(call: Call<CertsOptions>): Promise<void> {
       `[gateway]\n${pairOf(file, server)}`,
     ],
   );
+}
+
+/** Says what a further run left and what it replaced. */
+function describeKept(dir: string, made: readonly string[], again: readonly string[]): string {
+  const fresh = made.filter((name) => !again.includes(name));
+  const said = [
+    `${dir}: the CA is kept`,
+    ...(fresh.length === 0 ? [] : [`${fresh.join(" and ")} made`]),
+    ...(again.length === 0
+      ? []
+      : [`${again.join(" and ")} made anew, with new keys (copies of the old ones still work)`]),
+  ];
+  return said.join("; ");
 }
 
 function keys(file: (name: string) => string, name: string, ca: string): string {

@@ -4,6 +4,7 @@ import type { RecordClass } from "../../base/block.ts";
 import { TierkvError } from "../../base/errors.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../base/limits/general.ts";
 import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../base/limits/pool.ts";
+import { SHARED_MEASURE_MS } from "../../base/limits/shared.ts";
 import { orNone, showMs, showRate, showShare, table } from "../../base/text.ts";
 import type { Config } from "../../config/config.ts";
 import { parseOption } from "../../config/override.ts";
@@ -14,6 +15,7 @@ import { restoredBytes } from "../../extras/plan/weight.ts";
 import type { Forecast } from "../../sidecar/restore/forecast.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import type { VaultBench } from "../bench/bench-vault.ts";
+import { failures } from "../bench/failed.ts";
 import { allocatorFindings } from "../doctor/allocator.ts";
 import { allowanceOf, describeAllowance } from "../doctor/allowance.ts";
 import { nextStep } from "../doctor/next-step.ts";
@@ -23,7 +25,7 @@ import { socketFindings } from "../doctor/socket-limits.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 import { engineUrl } from "../shell/option-kinds.ts";
-import { Progress } from "../shell/progress.ts";
+import { Progress, SpokenProgress } from "../shell/progress.ts";
 
 export function addDoctor(program: Command): void {
   program
@@ -106,9 +108,16 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
 async function doctorHere(call: Call, config: Config): Promise<boolean> {
   const { look } = await import("../shell/looking.ts");
   const seen = await look(config, call.io);
-  const found = [...findings(seen), ...allocatorFindings(call.io.env), ...socketFindings()];
   const progress = new Progress(call.io);
   const { vaults, links } = await measure(call, seen, progress);
+  const draining = seen.targets.flatMap((one) => (one.draining === true ? [one.address] : []));
+  const all = [...findings(seen), ...failures(vaults, new Set(draining))];
+  const found = [
+    ...all.filter(isProblem),
+    ...all.filter((finding) => !isProblem(finding)),
+    ...allocatorFindings(call.io.env),
+    ...socketFindings(),
+  ];
   const rate = links.kv?.savesPerS ?? null;
   const outlooks = (seen.sidecar?.engines ?? []).map((one) => {
     const { id, model, forecast } = one;
@@ -123,7 +132,9 @@ async function doctorHere(call: Call, config: Config): Promise<boolean> {
   });
   const lines = [
     ...describeFindings(found),
-    ...vaults.flatMap(({ rails, ...bench }) => [describeVault(bench), ...rails.map(describeRail)]),
+    ...vaults.flatMap(({ rails, ...bench }) =>
+      bench.error === null ? [describeVault(bench), ...rails.map(describeRail)] : [],
+    ),
     ...slowOnes(vaults, seen),
     ...outlooks.flatMap(({ engine, model, prompts, allows }) => [
       ...describe(`${model} (${engine})`, prompts),
@@ -150,13 +161,17 @@ async function doctorFar(call: Call, url: string, model: string | undefined): Pr
 }
 
 async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<boolean> {
-  const { answerShared, describeShared, faultsOf, measureShared } =
+  const { answerShared, checkRegion, describeShared, faultsOf, measureShared } =
     await import("../doctor/shared-doctor.ts");
+  checkRegion(path);
   if (call.options.shmPeer === true) {
     await answerShared(path);
     call.print({ answered: true }, ["the other process has measured; its output has the figures"]);
     return true;
   }
+  new SpokenProgress(call.io).step(
+    `measuring ${path} with a second process, for about ${showMs(SHARED_MEASURE_MS)}`,
+  );
   const { report, place } = await measureShared(path);
   const faults = faultsOf(report, place, call.loadConfig().cluster);
   call.print({ ...place, ...report, faults }, describeShared(report, place, faults));
@@ -275,8 +290,7 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
   });
 }
 
-function describeVault({ target, address, error, restore, lookupMs }: VaultBench): string {
-  if (error !== null) return `${target} at ${address}: ${error}`;
+function describeVault({ target, address, restore, lookupMs }: VaultBench): string {
   const rate = orNone(restore, ({ wire }) => showRate(wire.median));
   const asked = orNone(lookupMs, ({ median }) => showMs(median));
   return `${target} at ${address}: measured now: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;

@@ -40,12 +40,12 @@ export function addInvite(program: Command): void {
 
 async function invite(call: Call<InviteOptions>): Promise<void> {
   const { role, address, for: time, uses: count } = call.options;
-  const { askOwn, loadOwn } = await import("../vaults/owner.ts");
-  const config = loadOwn(call);
   const from = tcpOnly("192.168.1.10:50051", 1);
   const given = optionOr(from, "--address", address, null);
   const forS = optionOr(duration(INVITATION_S_MAX), "--for", time, INVITATION_S_DEFAULT);
   const uses = optionOr(integer(1, MEMBERS_MAX), "--uses", count, 1);
+  const { askOwn, loadOwn } = await import("../vaults/owner.ts");
+  const config = loadOwn(call);
   const { secret } = await askOwn(call, config, ({ Invite }) => Invite, { role, forS, uses });
   const { joinLine } = await import("../join/invitation.ts");
   const line = joinLine(config.vault, config.vault.listen, secret, given?.text ?? null);

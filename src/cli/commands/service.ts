@@ -176,14 +176,17 @@ export function checkReach(paths: readonly string[]): void {
   throw new TierkvError("SYSTEM", { reason });
 }
 
+/** Begins an archive's address that is a folder. */
+const ON_FILES = "file://";
+
 /** Throws SYSTEM for private files and folders that systemd's own user for the vault could not use. */
 export function checkPlaces({ vault }: Pick<Config, "vault">, manager: Manager): void {
   if (manager !== "systemd") return;
   const { poolKey, tlsKey, tokens, dataDir, auditLog, archive } = vault;
-  const folder = archive?.startsWith("file://") === true ? archive.slice("file://".length) : null;
+  const folder = archive?.startsWith(ON_FILES) === true ? archive : null;
   const named = { pool_key: poolKey, tls_key: tlsKey, tokens, data_dir: dataDir };
   for (const [key, path] of Object.entries({ ...named, audit_log: auditLog, archive: folder })) {
-    if (path === null || `${path}/`.startsWith(`${SERVICE_STATE}/`)) continue;
+    if (path === null || `${path.replace(ON_FILES, "")}/`.startsWith(`${SERVICE_STATE}/`)) continue;
     const reason = `[vault] ${key} = ${showValue(path)}: the service's own user has only ${SERVICE_STATE}; name the owner with --run-as`;
     throw new TierkvError("SYSTEM", { reason });
   }

@@ -78,7 +78,9 @@ async function ask(call: Call, update: SessionUpdate): Promise<boolean> {
 function none({ failed }: SessionsSeen, name: string, isReleased: boolean): string {
   if (isReleased) return `${name} is released`;
   const who = failed.length === 0 ? "no vault" : "no vault that answered";
-  return name === "" ? `${who} knows a session` : `${who} knows a session ${name}`;
+  if (name !== "") return `${who} knows a session ${name}`;
+  const where = failed.length === 0 ? "" : " in the vaults that answered";
+  return `there are no sessions${where}: a session begins with a request that names it`;
 }
 
 const HEAD = ["session", "model", "in memory", "kept by any", "size", "kept for"];

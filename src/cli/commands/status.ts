@@ -189,13 +189,20 @@ function describeArchive({ usedBytes, pendingBytes, failing, trouble }: ArchiveS
   return `${showBytes(usedBytes)} in the archive, ${showBytes(pendingBytes)} to go there${state}`;
 }
 
-function row(target: TargetStatus): string[] {
+/** Returns the most that a target may use: a sidecar's ceiling is of each engine. */
+function mostOf({ address, engines }: TargetStatus, maxBytes: number): string {
+  if (storeKind(address) !== null && maxBytes === 0) return ", no limit";
+  if (engines === 0) return "";
+  return ` of ${showBytes(maxBytes * (engines ?? 1))}`;
+}
+
+/** Exported for its test. */
+export function row(target: TargetStatus): string[] {
   const { usedBytes, maxBytes } = target;
   // A bucket says nothing of its size.
   const isUnknown = usedBytes === null || maxBytes === null || storeKind(target.address) === "s3";
   const isStore = storeKind(target.address) !== null;
-  const most = isStore && maxBytes === 0 ? ", no limit" : ` of ${showBytes(maxBytes ?? 0)}`;
-  const memory = isUnknown ? NONE : `${showBytes(usedBytes)}${most}`;
+  const memory = isUnknown ? NONE : `${showBytes(usedBytes)}${mostOf(target, maxBytes)}`;
   return [
     target.target,
     target.address,

@@ -1,13 +1,22 @@
 // Owns `tierkv vaults`: lists the pools' vaults as this machine's sidecar sees them, drains or weighs one, and edits lists.
 import { Option } from "commander";
 import type { RecordClass } from "../../base/block.ts";
-import { NONE, showBytes, showRate, showShare, table, tableWithin } from "../../base/text.ts";
+import { DISCOVER_MS } from "../../base/limits/pool.ts";
+import {
+  NONE,
+  showBytes,
+  showMs,
+  showRate,
+  showShare,
+  table,
+  tableWithin,
+} from "../../base/text.ts";
 import type { Candidate } from "../../cluster/mdns.ts";
 import { askSidecar, statusSeen } from "../../control/ask-sidecar.ts";
 import type { VaultStatus } from "../../sidecar/status.ts";
 import type { Call, Outcome } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
-import { whileWaiting } from "../shell/progress.ts";
+import { SpokenProgress, whileWaiting } from "../shell/progress.ts";
 import type { DrainFlags } from "../vaults/drain-command.ts";
 
 export function addVaults(program: Command): void {
@@ -97,8 +106,10 @@ function addEdits(vaults: Command): void {
 async function listAnnounced(call: Call): Promise<boolean> {
   const config = call.loadConfig();
   const { discover } = await import("../../cluster/mdns.ts");
-  const what = (): string => "vaults that announce themselves";
-  const found = await whileWaiting(call.io, what, () => discover(config));
+  new SpokenProgress(call.io).step(
+    `listening for vaults that announce themselves, for about ${showMs(DISCOVER_MS)}`,
+  );
+  const found = await discover(config);
   call.print({ candidates: found }, found.length === 0 ? [NONE_ANNOUNCED] : describeFound(found));
   return found.length > 0;
 }

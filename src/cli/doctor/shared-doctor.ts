@@ -2,7 +2,7 @@
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { existsSync, readFileSync, realpathSync, rmSync, statSync } from "node:fs";
-import { dirname } from "node:path";
+import { dirname, join } from "node:path";
 import { TierkvError } from "../../base/errors.ts";
 import { sharedPath } from "../../base/hosts.ts";
 import type { Coherence } from "../../base/hosts.ts";
@@ -16,22 +16,36 @@ const PROGRAM = shipped("bin/tierkv.js");
 /** Suffix of the measured file beside the region, which stays untouched. */
 const SUFFIX = ".doctor";
 /** File systems in memory without the `dax` mount option. */
-const OF_MEMORY = ["tmpfs", "ramfs"];
+const OF_MEMORY = ["tmpfs", "ramfs", "devtmpfs"];
 
 export type Report = Awaited<ReturnType<typeof shmAsk>>;
 
 export interface Place {
   path: string;
+  /** False: there was no region, and what was measured is removed again. */
+  isThere: boolean;
   fileSystem: string;
   isMemory: boolean;
   /** Processors of the NUMA node; null: not known. */
   processors: string | null;
 }
 
+/** Throws USAGE for a folder, in which a region would be a file. */
+export function checkRegion(path: string): void {
+  const memory = sharedPath(path) ?? path;
+  const isFolder = memory.endsWith("/") || statSync(memory, NO_THROW)?.isDirectory() === true;
+  if (!isFolder) return;
+  const like = join(path, "tierkv");
+  const reason = `--shm ${path}: it is a folder: name a file in it, like --shm ${like}`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+const NO_THROW = { throwIfNoEntry: false } as const;
+
 /** Returns the file to measure. Throws ARENA_FAILED for a device, because a file beside it lies in other memory. */
 function fileAt(path: string): string {
   const memory = sharedPath(path) ?? path;
-  if (statSync(memory, { throwIfNoEntry: false })?.isCharacterDevice() === true) {
+  if (statSync(memory, NO_THROW)?.isCharacterDevice() === true) {
     const reason = `${memory}: a device, beside which nothing can be measured: name a file on a file system of that memory, mounted with dax`;
     throw new TierkvError("ARENA_FAILED", { reason });
   }
@@ -71,7 +85,8 @@ export async function measureShared(path: string): Promise<{ report: Report; pla
 async function measured(path: string, file: string): Promise<{ report: Report; place: Place }> {
   const report = await shmAsk(file);
   const processors = processorsOf(report.node ?? null);
-  return { report, place: { path, ...mountOf(dirname(file)), processors } };
+  const isThere = existsSync(sharedPath(path) ?? path);
+  return { report, place: { path, isThere, ...mountOf(dirname(file)), processors } };
 }
 
 function startPeer(path: string): { process: ChildProcess; made(file: string): Promise<void> } {
@@ -85,7 +100,8 @@ function startPeer(path: string): { process: ChildProcess; made(file: string): P
       const isDecided = (): boolean => existsSync(file) || child.exitCode !== null;
       await becomes(isDecided, SHARED_PEER_START_MS, SHARED_POLL_MS);
       if (existsSync(file)) return;
-      const reason = said.trim().replace(/^tierkv: (?:shared memory: )?|\s\([A-Z_]+\)$/g, "");
+      const [last = ""] = said.trim().split("\n").slice(-1);
+      const reason = last.replace(/^tierkv: (?:shared memory: )?|\s\([A-Z_]+\)$/g, "");
       throw new TierkvError("ARENA_FAILED", { reason: reason || `${file}: nobody made it` });
     },
   };
@@ -142,12 +158,16 @@ export function faultsOf(
   return faults;
 }
 
+const MADE_FOR_IT =
+  "There is no region at that path yet: one was made beside it for the measurement, and is gone again.";
+
 /** Returns the report as lines of text. */
 export function describeShared(report: Report, place: Place, faults: readonly string[]): string[] {
   const { node, writeBack, loadNs, ownLoadNs, rounds, hardware, clflush, lockNs } = report;
   const cores = place.processors === "" ? "none (far memory, like CXL)" : place.processors;
   const at = node === undefined ? "node unknown" : `NUMA node ${node}, processors ${cores ?? "?"}`;
-  const beside = ownLoadNs > 0 ? `, ${(loadNs / ownLoadNs).toFixed(2)} of /dev/shm's` : "";
+  const beside =
+    ownLoadNs > 0 ? `, ${(loadNs / ownLoadNs).toFixed(2)} times as long as in /dev/shm` : "";
   const ns = (both: readonly number[]): string =>
     both.map((one) => (one === 0 ? "-" : `${Math.round(one)} ns`)).join(" / ");
   const ways = Object.entries({ hardware, clflush }).flatMap(([name, way]) => {
@@ -159,7 +179,8 @@ export function describeShared(report: Report, place: Place, faults: readonly st
   const head = ["coherence", "in", "out", "there and back, p50 / p99", "seen / right"];
   const lock = lockNs === undefined ? "between hosts: not measured here" : ns(lockNs);
   return [
-    `${place.path}: ${place.fileSystem}, ${at}; a line comes in ${Math.round(loadNs)} ns${beside}; ${writeBack} writes it back`,
+    `${place.path}: ${place.fileSystem}, ${at}; reading a cache line of 64 bytes takes ${Math.round(loadNs)} ns${beside}; ${writeBack} writes it back`,
+    ...(place.isThere ? [] : [MADE_FOR_IT]),
     ...table([head, ...ways]),
     `lock while both want it, p50 / p99: ${lock}`,
     ...faults,

@@ -21,6 +21,7 @@ import { hasTwoPlaces, ONE_PLACE } from "../../cluster/targets.ts";
 import { checkConfig } from "../../config/check.ts";
 import type { Address, Config } from "../../config/config.ts";
 import { setText } from "../../config/edit.ts";
+import { asTyped, checkWord } from "../../config/override.ts";
 import { homeOf } from "../../config/own-places.ts";
 import { Placement } from "../../pool/placement.ts";
 import type { Cut } from "../../pool/placement.ts";
@@ -111,7 +112,8 @@ export function changeList(call: Call, only: RecordClass | undefined, isAdded: b
   for (const name of classes) lists[name] = changedList(config, name, address, isAdded);
   const written = writeVaults(call, config, lists);
   const { path, isDone, problem } = written;
-  if (problem !== null) throw problem;
+  // The file as it is has no mistake: it was read above.
+  if (problem !== null) throw asTyped(problem);
   const [before, after = []] = [listOf(config, first), lists[first]];
   const moved = movedShare(before, after, cutOf(first));
   call.print({ classes, vaults: after, moved, path, isDone }, [
@@ -153,6 +155,7 @@ function changedList(
   const wrong = (reason: string): TierkvError =>
     new TierkvError("USAGE", { reason: `${address.slice(0, 100)}: ${reason}` });
   if (isAdded) {
+    checkWord("cluster", `${name}_cold`, "address", address);
     if (known.includes(address)) throw wrong(`${key} names it already`);
     return [...known, address];
   }

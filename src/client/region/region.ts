@@ -1,4 +1,6 @@
 // Owns the requests to one shared region, and its opening.
+import { existsSync } from "node:fs";
+import { dirname } from "node:path";
 import type { RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import type { Coherence } from "../../base/hosts.ts";
@@ -52,6 +54,7 @@ export class Region {
     const requests = new Requests();
     const { settle } = requests;
     try {
+      checkDevice(path);
       const info = await shmOpen(path, maxBytes, mustFit, coherence, host, group, settle);
       return new Region(info, requests);
     } catch (error) {
@@ -88,6 +91,14 @@ export class Region {
   close(): void {
     shmClose(this.#id);
   }
+}
+
+/** Throws where a region would be made in the place of a device that is not there. */
+function checkDevice(path: string): void {
+  if (dirname(path) !== "/dev" || existsSync(path)) return;
+  const reason =
+    "there is no such device: load its module or correct its number; a region that is a file lies in /dev/shm";
+  throw new TierkvError("ARENA_FAILED", { reason });
 }
 
 /** Looks packed keys up at once; null: the lock is taken, so a request is needed. */

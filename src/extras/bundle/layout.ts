@@ -84,11 +84,9 @@ export class Layout {
     rmdirSync(this.path);
   }
 
-  /** Throws BUNDLE_REFUSED. */
+  /** Throws BUNDLE_REFUSED, or USAGE where there is no directory. */
   manifest(): Buffer {
-    if (!existsSync(join(this.path, "index.json"))) {
-      throw this.refused("there is no index.json: this is no bundle, or one that was not finished");
-    }
+    this.#checkThere();
     const layout = this.#read("oci-layout", BUNDLE_JSON_BYTES_MAX);
     const { imageLayoutVersion } = parsed(layout, this.path) as Record<string, unknown>;
     if (imageLayoutVersion !== "1.0.0") throw this.refused("oci-layout is of another version");
@@ -105,6 +103,16 @@ export class Layout {
       throw this.refused("its index names no manifest of a bundle");
     }
     return this.read({ digest: String(digest), size: Number(size) });
+  }
+
+  #checkThere(): void {
+    if (statSync(this.path, { throwIfNoEntry: false })?.isDirectory() !== true) {
+      const reason = `bundle ${this.path}: there is no such directory`;
+      throw new TierkvError("USAGE", { reason });
+    }
+    if (!existsSync(join(this.path, "index.json"))) {
+      throw this.refused("there is no index.json: this is no bundle, or one that was not finished");
+    }
   }
 
   #listed(): Named[] {

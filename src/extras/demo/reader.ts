@@ -111,7 +111,8 @@ function taskOf(path: string): Task {
 export function namedFolder(folder: string): string {
   const path = resolve(folder);
   if (existsSync(join(path, "config.json"))) return path;
-  throw failed(`--model ${folder} has no config.json; name a model's folder as from the hub`);
+  const reason = `--model ${folder} has no config.json; name a model's folder as from the hub`;
+  throw new TierkvError("USAGE", { reason });
 }
 
 /** The folder that the hub's own library uses, by its own variables. */

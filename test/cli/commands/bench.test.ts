@@ -5,8 +5,8 @@ import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ItemStatus } from "../../../src/base/block.ts";
 import { LANES_DEFAULT } from "../../../src/base/limits/general.ts";
-import { refusalBy } from "../../../src/cli/bench/bench-vault.ts";
 import type { VaultBench } from "../../../src/cli/bench/bench-vault.ts";
+import { failures, refusalBy } from "../../../src/cli/bench/failed.ts";
 import { runInside } from "../../support/command-line.ts";
 import { MIB, openVault, until } from "../../support/vaults.ts";
 
@@ -106,7 +106,7 @@ test("people read rates, ratios and the cost of a prompt; a vault that is down i
     /restore, raw records, checked and decoded +[\d.]+ [kMG]B\/s.* of plain bytes/,
   );
   expect(stdout).toMatch(/a prompt of 32768 tokens .* is restored in about [\d.]+ (?:m?s|min)/);
-  expect(stdout).toContain("ssm_cold at 127.0.0.1:1: ssm vault at 127.0.0.1:1 does not answer");
+  expect(stdout).toMatch(/^ssm vault at 127\.0\.0\.1:1 does not answer/m);
 });
 
 test.each([
@@ -120,7 +120,35 @@ test.each([
   expect(stderr).toContain(text);
 });
 
-test("records that a full place evicted meanwhile are told with what to do", () => {
-  expect(refusalBy(ItemStatus.MISSING)).toMatch(/answered missing; it was evicted .* --bytes$/);
-  expect(refusalBy(ItemStatus.WRONG_KEY)).toBe("a record of the bench was answered wrong_key");
+test("the vault of a sidecar that does not run is told with what starts it, and its address once", async () => {
+  const socket = join(dir, "sidecar.sock");
+  const { exitCode, stdout } = await runInside([
+    "bench",
+    "--config",
+    config(`[sidecar]\nsocket = "${socket}"\n`),
+  ]);
+  expect([exitCode, stdout]).toEqual([
+    1,
+    `kv vault at unix:${socket}.vault does not answer: refused: nobody listens on that socket; an engine with tierKV starts it, or start it with \`tierkv sidecar\`\n`,
+  ]);
+});
+
+test("a test record that a place refuses is told in words, with what to do", () => {
+  expect(refusalBy(ItemStatus.MISSING)).toMatch(/^it was evicted .* fewer --bytes$/);
+  expect(refusalBy(ItemStatus.OVER_BUDGET)).toContain("it has no room for it: give it more memory");
+  expect(refusalBy(ItemStatus.OVER_BUDGET, { refused_OOM: 1 })).toContain("allkeys-lfu");
+  expect(refusalBy(ItemStatus.WRONG_KEY)).toBe("the answer is wrong_key");
+});
+
+test("what was not measured is a problem, unless it was meant so", () => {
+  const told = (errorCode: VaultBench["errorCode"], draining: string[] = []): string[] =>
+    failures(
+      [{ target: "cold", address: "a:1", error: "kv vault at a:1 refused", errorCode }],
+      new Set(draining),
+    ).map(({ severity, text }) => `${severity} ${text}`);
+  expect(told("VAULT_REFUSED")).toEqual(["problem not measured: kv vault at a:1 refused"]);
+  expect([told("ROLE_MISSING"), told("VAULT_REFUSED", ["a:1"])].flat()).toEqual([
+    "note not measured: kv vault at a:1 refused",
+    "note not measured: kv vault at a:1 refused",
+  ]);
 });

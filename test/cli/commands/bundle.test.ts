@@ -132,6 +132,10 @@ test("F88 unsealed records stay, foreign names and keys are refused by name, and
   strange.close();
   await FakeEngine.start(to.sidecar.socketPath, { ...shapeOf(20), engine: "same" });
   const nobody = "ab".repeat(32);
+  expect(await bundle(to.config, ...take.with(1, freshPath()))).toMatchObject({
+    exitCode: 2,
+    stderr: expect.stringContaining("there is no such directory") as string,
+  });
   expect(await refused(to.config, ...take.with(3, nobody))).toMatch(
     new RegExp(`signed by ${SIGNER}, which is no key of --trust`),
   );

@@ -63,7 +63,12 @@ test("a CA, a server and a client; a vault takes the client, in its role, and no
   expect(writer).toContain(`"address":"${String(address)}","reachable":true`);
   expect(writer).toContain("role write, and Flush needs admin");
 
-  const again = await init("own", "--role", "admin");
+  const more = ["certs", "init", "--dir", join(home, "own"), "--host", "127.0.0.1"];
+  const { stdout } = await runInside([...more, "--role", "admin"], { env });
+  expect(stdout.split("\n")[0]).toMatch(
+    /own: the CA is kept; client-admin made; server-127\.0\.0\.1 made anew, with new keys/,
+  );
+  const again = blocksOf(stdout);
   expect(readFileSync(join(home, "own", "ca.pem"), "utf8")).toBe(ca);
   expect(await status("admin", again.cluster)).toContain("0 records dropped");
 

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 import { describeShared, faultsOf } from "../../../src/cli/doctor/shared-doctor.ts";
 import type { Place, Report } from "../../../src/cli/doctor/shared-doctor.ts";
-import { Program, runInside } from "../../support/command-line.ts";
+import { Program, runInside, runProgram } from "../../support/command-line.ts";
 import { processesWith } from "../../support/processes.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
@@ -23,6 +23,7 @@ const REPORT: Report = {
 };
 const PLACE: Place = {
   path: "/mnt/cxl/region",
+  isThere: true,
   fileSystem: "famfs",
   isMemory: true,
   processors: "",
@@ -47,8 +48,11 @@ test("memory of this machine is good, measured with a process of its own, or wit
   expect(found.hardware).toMatchObject({ unseen: 0, wrong: 0 });
   expect(found.loadNs).toBeGreaterThan(0);
 
-  const alone = await runInside(["doctor", "--shm", `shm:${path}`]);
-  expect([alone.exitCode, alone.stderr]).toEqual([0, ""]);
+  const alone = await runProgram(["doctor", "--shm", `shm:${path}`]);
+  // Nobody waits for seconds without a word.
+  const said = `measuring shm:${path} with a second process, for about 5.0 s\n`;
+  expect([alone.exitCode, alone.stderr]).toEqual([0, said]);
+  expect(alone.stdout).toContain("There is no region at that path yet");
   expect(alone.stdout).toContain("Records can be kept there.");
   expect(existsSync(`${path}.doctor`)).toBe(false);
 });
@@ -65,6 +69,11 @@ test("a path where nothing can be made, and a peer of nothing, are refused with 
     expect.stringMatching(/null: a device.*dax/),
   ]);
   expect((await runInside(["doctor", "--shm-peer"])).exitCode).toBe(2);
+  for (const folder of ["/dev/shm", "shm:/dev/shm", "/dev/shm/tierkv-none/"]) {
+    const { exitCode, stderr } = await runInside(["doctor", "--shm", folder]);
+    const asked = `--shm ${folder}: it is a folder: name a file in it, like --shm ${join(folder, "tierkv")} `;
+    expect([exitCode, stderr]).toEqual([2, expect.stringContaining(asked)]);
+  }
 });
 
 test("an interrupt leaves neither the other process nor its file", async () => {
@@ -102,7 +111,8 @@ test("what is wrong is said with what to do", () => {
   expect(faults({}, { fileSystem: "ext4", isMemory: false })).toContain("ext4 writes to a disk");
   const lines = describeShared({ ...REPORT, hardware: BAD }, PLACE, []);
   expect(lines[0]).toBe(
-    "/mnt/cxl/region: famfs, NUMA node 2, processors none (far memory, like CXL); a line comes in 300 ns, 3.00 of /dev/shm's; clwb writes it back",
+    "/mnt/cxl/region: famfs, NUMA node 2, processors none (far memory, like CXL); reading a cache line of 64 bytes takes 300 ns, 3.00 times as long as in /dev/shm; clwb writes it back",
   );
+  expect(describeShared(REPORT, { ...PLACE, isThere: false }, [])[1]).toContain("no region");
   expect(lines[2]).toMatch(/^hardware +8.0 GB\/s +9.0 GB\/s +- \/ - +0 \/ 2000 of 2000$/);
 });

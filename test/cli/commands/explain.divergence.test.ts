@@ -75,6 +75,16 @@ test("prompts that have only a template in common are not called alike", () => {
   ]);
 });
 
+test("a prompt that ends within the earlier one's text has no cause to look for", () => {
+  const ends = { ...FOUND, at: 2351, now: [220], gone: 0, come: 0, same: 0 };
+  const text = { ...TEXT, was: " love and", now: " " };
+  expect(describeDivergence(ends, text).map(([label]) => label)).toEqual(["differs", "text"]);
+  expect(causeOf(ends, text)).toBe("shorter");
+  // One that goes on, or ends in another word.
+  expect(causeOf({ ...ends, tokens: 2353 }, text)).not.toBe("shorter");
+  expect(causeOf(ends, { ...text, now: " a" })).not.toBe("shorter");
+});
+
 const changed = (
   before: string,
   gone: string,

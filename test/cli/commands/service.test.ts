@@ -95,7 +95,11 @@ describe.skipIf(process.platform !== "linux")("on Linux", () => {
     const wrong = '[vault] pool_key = "/etc/tierkv/pool-key": the service\'s own user has only';
     expect(() => checkPlaces(poolKey, "systemd")).toThrow(wrong);
     const archive = { vault: { ...vault, archive: "file:///mnt/archive" } };
-    expect(() => checkPlaces(archive, "systemd")).toThrow('[vault] archive = "/mnt/archive"');
+    expect(() => checkPlaces(archive, "systemd")).toThrow(
+      '[vault] archive = "file:///mnt/archive"',
+    );
+    const inside = { vault: { ...vault, archive: "file:///var/lib/tierkv/archive" } };
+    expect(() => checkPlaces(inside, "systemd")).not.toThrow();
     const service = { name: "vault", scope: "system", manager: "systemd", runAs: null } as const;
     const own = "`STATE_DIRECTORY=/var/lib/tierkv tierkv status` says how it is";
     expect(advice(service)).toEqual([own]);

@@ -2,8 +2,9 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { describeTravel } from "../../../src/cli/commands/status.ts";
+import { describeTravel, row } from "../../../src/cli/commands/status.ts";
 import { SidecarLink } from "../../../src/control/sidecar-link.ts";
+import type { TargetStatus } from "../../../src/diagnosis/inspect.ts";
 import { sidecarFamilies } from "../../../src/exposition/sidecar.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { runInside } from "../../support/command-line.ts";
@@ -30,7 +31,7 @@ test("a vault that came back empty has holes, and each command says so of it alo
   const [, { holes } = { holes: 0 }] = vaults;
   expect(holes).toBeGreaterThan(lost - 8);
   expect(holes).toBeLessThanOrEqual(lost);
-  expect(vaults.map((row) => [row.address, row.holes, row.moved])).toEqual(
+  expect(vaults.map(({ address, holes: gaps, moved }) => [address, gaps, moved])).toEqual(
     addresses.map((address, at) => [address, at === 1 ? holes : 0, 0]),
   );
 
@@ -81,4 +82,10 @@ test("a place without lanes is not told as one of which they are down", () => {
   expect(describeTravel({ ...travel, lanes: { kv: "shared", ssm: "vault" } })).toBe(
     "lanes: kv not used (shared memory), ssm not used (a store); nothing has travelled yet",
   );
+});
+
+test("a sidecar's memory is shown with the most that all its engines may take", () => {
+  const shown = (engines: number | null): string =>
+    row({ address: "/s.sock", engines, usedBytes: 5e6, maxBytes: 3e6 } as TargetStatus)[7]!;
+  expect([2, 0, null].map(shown)).toEqual(["5.0 MB of 6.0 MB", "5.0 MB", "5.0 MB of 3.0 MB"]);
 });

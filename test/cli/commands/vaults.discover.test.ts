@@ -35,7 +35,8 @@ test("two vaults announce themselves and one does not: class, capacity, certific
   const ours = new Set([closed, open, silent].map(({ address }) => address));
   const found = async (): Promise<Candidate[]> => {
     const argv = ["vaults", "discover", "--json"];
-    const { stdout } = await runProgram(argv, { env: { HOME: home } });
+    const { stdout, stderr } = await runProgram(argv, { env: { HOME: home } });
+    expect(stderr).toMatch(/^listening for vaults that announce themselves, for about 1\.8 s\n$/);
     const { candidates } = JSON.parse(stdout) as { candidates: Candidate[] };
     // Whoever else is on this machine may announce his own.
     return candidates.filter(({ address }) => ours.has(address));

@@ -145,7 +145,10 @@ test("add and remove write this machine's list, say what moves, and refuse what 
   expect(await run("add", "127.0.0.3:1")).toMatchObject({ exitCode: 2 });
   const wrong = await run("add", "no address");
   expect(wrong).toMatchObject({ exitCode: 2, stdout: "" });
-  expect(wrong.stderr).toMatch(/kv_cold = .*"no address"\]: the port is missing/);
+  expect(wrong.stderr).toMatch(/command line: address = "no address": the port is missing/);
+  // Its mistake is of the list as it would become.
+  const unsafe = await run("add", "valkey://10.0.0.7:6379");
+  expect(unsafe.stderr).toMatch(/^tierkv: command line: \[cluster\] kv_cold = .*not encrypted/);
   for (const at of [3, 2]) expect((await run("remove", `127.0.0.${at}:1`)).exitCode).toBe(0);
   expect(readFileSync(config, "utf8")).toContain('kv_cold = "127.0.0.1:1" # the first');
   expect((await run("remove", "127.0.0.1:1")).stderr).toMatch(/it is the only one/);

@@ -75,7 +75,10 @@ test("F96 a receipt that was changed, of a foreign name, or of an unknown key, i
   expect(tampered.exitCode).toBe(1);
   expect(tampered.stderr).toMatch(/its signature is wrong.*RECEIPT_REFUSED/);
 
-  expect((await verify(scene, testDirectory())).stderr).toMatch(/is no file.*RECEIPT_REFUSED/);
+  for (const path of [testDirectory(), freshPath()]) {
+    const { exitCode, stderr } = await verify(scene, path);
+    expect([exitCode, stderr]).toEqual([2, expect.stringMatching(/is no (?:such )?file.*USAGE/)]);
+  }
   for (const [option, value] of Object.entries({ "--namespace": "0g", "--trust": "abc" })) {
     const wrong = await verify(scene, NAME, option, value);
     expect([wrong.exitCode, wrong.stderr]).toEqual([

@@ -1,4 +1,4 @@
-// Owns the proof of where the line of a vault's first start is shown: to a person on a terminal, and in no pipe.
+// Owns the proof of where the line of a first start is shown (to a person on a terminal, in no pipe), and of wrong values of `invite`.
 import { readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -7,6 +7,7 @@ import { decodeJoinCode } from "../../../src/cli/join/join-code.ts";
 import { Call } from "../../../src/cli/shell/call.ts";
 import { processIo } from "../../../src/cli/shell/io.ts";
 import { openSecurity } from "../../../src/vault/access/identity.ts";
+import { runInside } from "../../support/command-line.ts";
 import { testConfig, testDirectory } from "../../support/sidecars.ts";
 import { logger } from "../../support/vaults.ts";
 
@@ -43,5 +44,17 @@ test.each([true, false])(
     expect(said).not.toContain("tkv1.");
     expect(statSync(path).mode & 0o777).toBe(0o600);
     expect(decodeJoinCode(readFileSync(path, "utf8")).secret).toBe(SECRET);
+  },
+);
+
+test.each([
+  ["--for", "soon"],
+  ["--uses", "0"],
+])(
+  "invite names a wrong value of %s first, where no vault is configured, too",
+  async (...words) => {
+    const { exitCode, stderr } = await runInside(["invite", ...words], { env: { HOME: "/none" } });
+    const [option, value] = words;
+    expect([exitCode, stderr]).toEqual([2, expect.stringContaining(`${option} = "${value}": `)]);
   },
 );

@@ -84,7 +84,10 @@ test("a named folder goes before all others, and must be a model's", async () =>
     passedOver: [],
   });
   await expect(choose({}, { folder: join(home, "none") })).rejects.toThrow(
-    /--model .* has no config.json/,
+    expect.objectContaining({
+      exitCode: 2,
+      message: expect.stringMatching(/--model .* has no config.json/) as string,
+    }),
   );
 });
 

@@ -35,10 +35,14 @@ function end(
   });
 }
 
-async function run(scene: Hybrid, ...words: string[]) {
+function configOf(scene: Hybrid): string {
   const config = join(testDirectory(), "tierkv.toml");
   writeFileSync(config, `[sidecar]\nsocket = "${scene.sidecar.socketPath}"\n`);
-  const argv = ["session", ...words, "--json", "--config", config];
+  return config;
+}
+
+async function run(scene: Hybrid, ...words: string[]) {
+  const argv = ["session", ...words, "--json", "--config", configOf(scene)];
   const { exitCode, stdout } = await runInside(argv);
   return { exitCode, ...(JSON.parse(stdout) as { sessions: { kept: number }[] }) };
 }
@@ -66,6 +70,11 @@ test("a session's attention is kept, and its latest states; states of an earlier
 test("a command keeps a session that is only named, and releases it; an unknown name is reported", async () => {
   const scene = await openHybrid();
   const turn = makeBlocks("talk", 4, PAGE);
+  const listed = await runInside(["session", "ls", "--config", configOf(scene)]);
+  expect([listed.exitCode, listed.stdout]).toEqual([
+    0,
+    "there are no sessions: a session begins with a request that names it\n",
+  ]);
   await scene.store(turn, ATTENTION);
   end(scene, turn, 4, { keepS: 0 });
   await until(async () => (await run(scene, "ls")).sessions.length === 1, "the session");
