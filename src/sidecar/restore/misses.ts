@@ -45,18 +45,24 @@ export function whyMissing(
     return troubleAt(group, index) ?? outcomes.missReason(namespace, group, key);
   }
   const deepest = last.hashes.length / HASH_BYTES - 1;
-  return troubleAt(last, Math.max(0, deepest)) ?? outcomeOfLast(namespace, last, tokens, outcomes);
+  const held = answers[groups.indexOf(last)]?.held;
+  const reason = troubleAt(last, Math.max(0, deepest));
+  return reason ?? outcomeOfLast(namespace, last, tokens, { outcomes, held });
 }
 
-/** Returns the outcome of the deepest state or window behind `tokens` that was ever offered, because most places never have one. */
+/**
+ * Returns the outcome of the deepest missing state or window behind `tokens` that was ever offered, because most places never have
+ * one. A block that is held is not missing: what is missing is the rest of its window.
+ */
 function outcomeOfLast(
   namespace: Namespace,
   group: NeededGroup,
   tokens: number,
-  outcomes: BlockOutcomes,
+  { outcomes, held }: { outcomes: BlockOutcomes; held: Buffer | undefined },
 ): string {
   const count = group.hashes.length / HASH_BYTES;
   for (let index = count - 1; index >= 0 && index * group.tokens >= tokens; index -= 1) {
+    if (held !== undefined && hasBit(held, index)) continue;
     const key = blockKey(namespace, group.group, hashAt(group, index));
     const reason = outcomes.missReason(namespace, group, key);
     if (reason !== "never_stored") return reason;
