@@ -15,7 +15,6 @@ from harness.engine import CALL_S
 from harness.gateway import Gateway
 from harness.models import PLAIN
 from harness.processes import ROOT, free_port, wait_until
-from harness.releases import MAIN, OLDEST
 from harness.server import Server
 from harness.tokens import chats, texts, write_bytes
 from lab.checkpoint import write_checkpoint
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 TEXTS = 10_000
 CHATS = 500
-#: vLLM 0.32 serves its `/render` routes, of which the gateway asks what a chat with tools becomes, only so.
-RENDERS = [] if MAIN == OLDEST else ["--enable-scale-out"]
+#: With any `tool_choice` but `auto`, the gateway leaves a chat's rendering to the engine.
+TAKES_TOOLS = ["--enable-auto-tool-choice", "--tool-call-parser", "pythonic"]
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def served(folder: Path) -> Iterator[tuple[str, Server, str]]:
     write_checkpoint(model, replace(PLAIN, vocab=1024))
     write_bytes(model)
     events = (free_port(), free_port())
-    with Server([*line_of(*events), *RENDERS], str(model), place / "server.log", {}) as server:
+    with Server([*line_of(*events), *TAKES_TOOLS], str(model), place / "server.log", {}) as server:
         yield str(model), server, engines_at([server], [events])
 
 
@@ -83,7 +82,7 @@ def test_texts_and_chats_become_the_engines_tokens(
 
         def ask() -> tuple[int, int]:
             """Returns a chat's tokens as counted by the gateway and by the engine."""
-            body = {**next(answers), "max_tokens": 1, "tool_choice": "none"}
+            body = {**next(answers), "max_tokens": 1, "tool_choice": "auto"}
             answer, headers = gateway.ask("/v1/chat/completions", body)
             counted = int(headers["x-tierkv-hit-tokens"].split("/")[1])
             return counted, answer["usage"]["prompt_tokens"]

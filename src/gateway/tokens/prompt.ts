@@ -158,7 +158,7 @@ function completionOf(fields: Fields, common: Common): Prompt | null {
 function chatOf(fields: Fields, common: Common): Prompt | null {
   const { messages } = fields;
   const isHarmless = Object.keys(fields).every(
-    (name) => HARMLESS.has(name) || fields[name] === null,
+    (name) => HARMLESS.has(name) || fields[name] === null || isUsual(name, fields),
   );
   if (!isHarmless || forwardedIn(fields) !== null || !isPlain(messages)) {
     return renderedAt(CHAT, fields, common);
@@ -173,6 +173,10 @@ function chatOf(fields: Fields, common: Common): Prompt | null {
     own: ownChat(fields, body),
   };
 }
+
+/** Whether the field has the value that vLLM gives it where it is absent. */
+const isUsual = (name: string, { tools, ...fields }: Fields): boolean =>
+  name === "tool_choice" && fields[name] === "auto" && Array.isArray(tools) && tools.length > 0;
 
 /** Fields that change no prompt and would make equal prompts different questions. */
 const LEFT_OUT = ["stream", "stream_options", "kv_transfer_params", "request_id", "user", "seed"];

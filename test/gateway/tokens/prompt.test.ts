@@ -41,3 +41,13 @@ test.each([{ suffix: "}" }, { prompt_embeds: "AAAA" }, { truncate_prompt_tokens:
     if (name !== "truncate_prompt_tokens") expect(asked({ [name]: null })).not.toBeNull();
   },
 );
+
+test("the engine renders a chat whose tool_choice is not what it is where it is absent", () => {
+  const tools = [{ type: "function", function: { name: "look" } }];
+  const at = (more: object): string => question(CHAT, more)[0];
+  expect(at({ tools, tool_choice: "auto" })).toBe("/tokenize");
+  for (const tool_choice of ["none", "required", { type: "function", function: { name: "look" } }])
+    expect(at({ tools, tool_choice })).toBe(`${CHAT}/render`);
+  for (const none of [{}, { tools: [] }])
+    expect(at({ ...none, tool_choice: "auto" })).toBe(`${CHAT}/render`);
+});
