@@ -57,6 +57,15 @@ pub trait Archive: Send + Sync {
     fn clear(&self) -> io::Result<usize> {
         Ok(0)
     }
+
+    /// Opens its place anew; `None` where it keeps nothing open. A folder stays the one that was opened, although a disk has
+    /// been mounted over it since.
+    ///
+    /// # Errors
+    /// Errors of the archive.
+    fn anew(&self) -> io::Result<Option<Arc<dyn Archive>>> {
+        Ok(None)
+    }
 }
 
 /// Opens the archive at a URL.

@@ -33,15 +33,25 @@ impl Folder {
     /// `DISK_FAILED` naming path, owner or mode, and the fix: when another user owns it, others may write in it, or the
     /// path ends in another user's link.
     pub fn open(path: &Path) -> Result<Self> {
-        // Removes a trailing slash, which would follow a link.
-        let path: PathBuf = path.components().collect();
-        let path = followed(&path)?;
-        let failed = |errno: Errno| refused(&path, &errno.to_string(), FIX_ANOTHER);
+        let path = place_of(path)?;
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&path)
             .map_err(|error| refused(&path, &error.to_string(), FIX_ANOTHER))?;
+        Self::at(path)
+    }
+
+    /// Opens the directory at `path`, which must exist.
+    ///
+    /// # Errors
+    /// As `open`, and where there is none.
+    pub fn open_existing(path: &Path) -> Result<Self> {
+        Self::at(place_of(path)?)
+    }
+
+    fn at(path: PathBuf) -> Result<Self> {
+        let failed = |errno: Errno| refused(&path, &errno.to_string(), FIX_ANOTHER);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(failed)?;
         let found = rustix::fs::fstat(&fd).map_err(failed)?;
@@ -227,6 +237,12 @@ fn own_uid() -> u32 {
 #[cfg_attr(not(target_os = "macos"), expect(clippy::useless_conversion, reason = "16 bits there"))]
 fn mode_of(found: &Stat) -> u32 {
     u32::from(found.st_mode) & 0o7777
+}
+
+/// The directory that a path names, without a trailing slash, which would follow a link.
+fn place_of(path: &Path) -> Result<PathBuf> {
+    let path: PathBuf = path.components().collect();
+    followed(&path)
 }
 
 /// Follows a link at the path's end if root or we own it, because no other user can redirect it.

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
@@ -16,13 +17,16 @@ use crate::memory::pages::Pages;
 const FRESH: &str = ".new";
 
 pub(super) struct ArchiveFolder {
+    /// As given: a link in it may lead elsewhere later.
+    path: PathBuf,
     folder: Folder,
 }
 
 impl ArchiveFolder {
     pub(super) fn open(path: &str) -> Result<Self> {
-        let folder = Folder::open(Path::new(path))?;
-        Ok(Self { folder })
+        let path = PathBuf::from(path);
+        let folder = Folder::open(&path)?;
+        Ok(Self { path, folder })
     }
 }
 
@@ -81,6 +85,13 @@ impl Archive for ArchiveFolder {
             self.folder.remove(name)?;
         }
         Ok(left.len())
+    }
+
+    fn anew(&self) -> io::Result<Option<Arc<dyn Archive>>> {
+        // Made by nobody meanwhile: whoever mounts a disk there would not see it any more.
+        let folder = Folder::open_existing(&self.path);
+        let folder = folder.map_err(|error| io::Error::other(error.text))?;
+        Ok(Some(Arc::new(Self { path: self.path.clone(), folder })))
     }
 }
 

@@ -96,12 +96,14 @@ impl Bucket {
         key: &str,
         mut send: impl FnMut(&Credentials) -> Answer,
     ) -> io::Result<Response<Body>> {
-        let credentials = self.credentials.get()?;
+        let credentials = self.credentials.get().map_err(unreached)?;
         match checked(method, key, send(&credentials)) {
-            Err(error) if is_expired(&error) => match self.credentials.instead_of(&credentials)? {
-                Some(fresh) => checked(method, key, send(&fresh)),
-                None => Err(error),
-            },
+            Err(error) if is_expired(&error) => {
+                match self.credentials.instead_of(&credentials).map_err(unreached)? {
+                    Some(fresh) => checked(method, key, send(&fresh)),
+                    None => Err(error),
+                }
+            }
             answer => answer,
         }
     }
@@ -410,11 +412,16 @@ fn agent(is_secure: bool) -> Agent {
     config.build().new_agent()
 }
 
+/// What failed before the server answered says nothing about an object, even if a file was missing for it.
+fn unreached(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::NotFound { io::Error::other(error) } else { error }
+}
+
 /// Returns the answer if its status is a success.
 fn checked(method: &str, key: &str, answer: Answer) -> io::Result<Response<Body>> {
     let mut answer = answer.map_err(|error| {
         let error = error.into_io();
-        io::Error::new(error.kind(), format!("{method} {key}: {error}"))
+        unreached(io::Error::new(error.kind(), format!("{method} {key}: {error}")))
     })?;
     let status = answer.status();
     if status.is_success() {

@@ -40,6 +40,27 @@ fn an_object_is_missing_only_where_the_server_says_so() {
 }
 
 #[test]
+fn no_object_is_missing_where_the_server_was_not_reached() {
+    let of = |bucket: &Bucket| {
+        let error = bucket.read("name", &mut [0; 8], 0).unwrap_err();
+        assert_ne!(error.kind(), io::ErrorKind::NotFound, "{error}");
+        assert_ne!(bucket.bytes("name").unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(bucket.remove("name").is_err());
+        error.to_string()
+    };
+    // Nobody listens there, and no such host.
+    for url in ["http://127.0.0.1:1", "http://nothing.invalid:9000"] {
+        of(&bucket_at(url, &KEYS));
+    }
+    let url = stand_in::serve(|_| (200, String::new()));
+    let missing = "/nothing/token";
+    let token = ("AWS_WEB_IDENTITY_TOKEN_FILE", missing);
+    assert!(of(&bucket_at(&url, &[("AWS_ROLE_ARN", "role"), token])).contains(missing));
+    let token = ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", missing);
+    of(&bucket_at(&url, &[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url), token]));
+}
+
+#[test]
 fn roots_of_trust_come_from_a_file_of_them() {
     let folder = std::env::temp_dir().join(format!("tierkv-roots-{}", std::process::id()));
     let made = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap().cert;

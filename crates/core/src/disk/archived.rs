@@ -89,6 +89,8 @@ pub struct Archived {
     pub stalls: Stalls,
     pub paces: Paces,
     pub is_failing: AtomicBool,
+    /// The archive as it was opened last.
+    archive: Mutex<Arc<dyn Archive>>,
     trouble: Mutex<String>,
     token: String,
     /// Flushes written to disk, and flushes that the archive knows of.
@@ -117,6 +119,7 @@ impl Archived {
             None => take_over(storage, &options)?,
         };
         Ok(Self {
+            archive: Mutex::new(Arc::clone(&options.archive)),
             options,
             counters: Counters::default(),
             stalls: Stalls::new(ARCHIVE_STALL_MS),
@@ -131,9 +134,20 @@ impl Archived {
         })
     }
 
-    /// Returns a segment's object for reading.
-    pub fn file(&self, name: &SegmentName) -> Arc<dyn DiskFile> {
-        Arc::new(Object { archive: Arc::clone(&self.options.archive), name: name.text() })
+    /// The archive as it was opened last, which may not be this vault's.
+    pub fn opened(&self) -> Arc<dyn Archive> {
+        Arc::clone(&self.archive.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Opens the archive's place anew: a disk may have been mounted there since.
+    ///
+    /// # Errors
+    /// Errors of the archive; it then stays as it was opened before.
+    pub fn open_anew(&self) -> io::Result<()> {
+        if let Some(fresh) = self.opened().anew()? {
+            *self.archive.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        }
+        Ok(())
     }
 
     /// Counts a failed request and keeps its error text.
@@ -179,13 +193,23 @@ impl Archived {
         self.is_told(self.noted())
     }
 
-    /// Checks that the archive still belongs to this vault.
+    /// The archive as it was opened last, where it is this vault's.
     ///
     /// # Errors
-    /// `AlreadyExists` when it belongs to another.
-    pub fn check_owner(&self) -> io::Result<()> {
+    /// As `check_owner`.
+    pub fn own(&self) -> io::Result<Arc<dyn Archive>> {
+        let archive = self.opened();
+        self.check_owner(&*archive)?;
+        Ok(archive)
+    }
+
+    /// Checks that an opened archive belongs to this vault. What another lacks says nothing about this vault's records.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when it belongs to another; errors of the archive.
+    pub fn check_owner(&self, archive: &dyn Archive) -> io::Result<()> {
         let mut found = [0; 2 * TOKEN_BYTES];
-        let read = match self.options.archive.read(OWNER, &mut found, 0) {
+        let read = match archive.read(OWNER, &mut found, 0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             read => read?,
         };
@@ -206,10 +230,10 @@ impl Archived {
     ///
     /// # Errors
     /// As [`Archive::clear`].
-    pub fn clear(&self) -> io::Result<usize> {
+    pub fn clear(&self, archive: &dyn Archive) -> io::Result<usize> {
         // The other thread uploads under this lock.
         let _beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
-        self.options.archive.clear()
+        archive.clear()
     }
 
     /// Uploads the files beside segments that have changed, and removes those that the disk does not have: a directory restored
@@ -217,7 +241,7 @@ impl Archived {
     ///
     /// # Errors
     /// Errors of disk and archive.
-    pub fn tell(&self, storage: &dyn Storage) -> io::Result<()> {
+    pub fn tell(&self, archive: &dyn Archive, storage: &dyn Storage) -> io::Result<()> {
         let note = self.noted();
         let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
         for name in BESIDE {
@@ -227,8 +251,8 @@ impl Archived {
                 continue;
             }
             match bytes {
-                Some(bytes) => set(&*self.options.archive, name, &bytes)?,
-                None => forget(&*self.options.archive, name)?,
+                Some(bytes) => set(archive, name, &bytes)?,
+                None => forget(archive, name)?,
             }
             beside.insert(name, checksum);
         }
@@ -332,6 +356,11 @@ fn small(name: &str, bytes: u64) -> io::Result<usize> {
 struct Object {
     archive: Arc<dyn Archive>,
     name: String,
+}
+
+/// Returns a segment's object for reading.
+pub fn object(archive: &Arc<dyn Archive>, name: &SegmentName) -> Arc<dyn DiskFile> {
+    Arc::new(Object { archive: Arc::clone(archive), name: name.text() })
 }
 
 impl DiskFile for Object {

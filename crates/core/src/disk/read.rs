@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::archived::Archived;
+use super::archived::{Archived, object};
 use super::format::{ENTRY_BYTES, Entry};
 use super::index::Place;
 use super::inner::{Inner, add};
@@ -123,7 +123,7 @@ impl Inner {
     fn file(&self, segment: &Arc<Segment>) -> io::Result<Arc<dyn DiskFile>> {
         match &self.archived {
             Some(archive) if !segment.is_local.load(Ordering::Acquire) => {
-                Ok(archive.file(&segment.name))
+                Ok(object(&archive.opened(), &segment.name))
             }
             _ => self.segments.reader(&*self.storage, segment),
         }
@@ -136,28 +136,40 @@ impl Inner {
             return Ok(Outcome::Failed);
         };
         let is_local = segment.is_local.load(Ordering::Acquire);
+        let far = self.archived.as_ref().filter(|_| !is_local);
+        // The same one is read and asked whose it is, because it may be opened anew in between.
+        let far = far.map(|archive| (archive, archive.opened()));
         let bytes = wanted.pages() as usize * PAGE;
         let offset = u64::from(place.page) * PAGE as u64;
-        let read =
-            self.file(&segment).and_then(|file| read_full(&*file, &mut pages[..bytes], offset));
+        let file = match &far {
+            Some((_, opened)) => Ok(object(opened, &segment.name)),
+            None => self.segments.reader(&*self.storage, &segment),
+        };
+        let read = file.and_then(|file| read_full(&*file, &mut pages[..bytes], offset));
+        let is_own = || far.as_ref().map_or(Ok(()), |(far, opened)| far.check_owner(&**opened));
         let read = match read {
             // The record was evicted meanwhile or its file removed; unless the segment has just moved to the archive.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
                     && is_local == segment.is_local.load(Ordering::Acquire) =>
             {
+                is_own()?;
                 self.forget(key, place);
                 return Ok(Outcome::Failed);
             }
             read => read?,
         };
-        if let Some(archive) = self.archived.as_ref().filter(|_| !is_local) {
+        if let Some((archive, _)) = &far {
             archive.was_read(read as u64);
         }
         let found = Entry::parse(&pages[..read], &segment.name, place.page);
         let is_there = found.is_some_and(|found| found.is_at(&wanted));
         let is_sound = is_there && wanted.record(&pages[..read]).is_some();
-        Ok(if is_sound { Outcome::Sound } else { Outcome::Bad })
+        if is_sound {
+            return Ok(Outcome::Sound);
+        }
+        is_own()?;
+        Ok(Outcome::Bad)
     }
 
     /// Reads the header of the record at `place`; `None` where the read fails.

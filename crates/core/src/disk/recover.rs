@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::archived::{INDEX, INTENT, replace};
+use super::archived::{Archived, INDEX, INTENT, object, replace};
 use super::format::{Entry, SegmentName, footer, parse_index};
 use super::index::Place;
 use super::inner::{Inner, wall_ms};
@@ -186,11 +186,7 @@ fn find_archived(shared: &Inner, segment: &Segment) -> io::Result<Found> {
         return Ok(Found { entries, is_sealed: true, is_partial: false });
     }
     let Some(archive) = &shared.archived else { return Ok(Found::default()) };
-    let file = archive.file(&segment.name);
-    let found = file.bytes().and_then(|bytes| {
-        segment.object_bytes.store(bytes, Ordering::Release);
-        find(&*file, &segment.name)
-    });
+    let found = find_object(archive, segment);
     let found = found.inspect_err(|error| archive.fails(error))?;
     if found.is_sealed {
         let page = found.entries.last().map_or(0, |entry| entry.page + entry.pages());
@@ -198,6 +194,21 @@ fn find_archived(shared: &Inner, segment: &Segment) -> io::Result<Found> {
         replace(&*shared.storage, &segment.name.with(INDEX), &bytes)?;
     }
     Ok(found)
+}
+
+/// Reads the entries of a segment's object; one that is missing or has no footer is believed only of the vault's own archive.
+fn find_object(archive: &Archived, segment: &Segment) -> io::Result<Found> {
+    let opened = archive.opened();
+    let file = object(&opened, &segment.name);
+    let found = file.bytes().and_then(|bytes| {
+        segment.object_bytes.store(bytes, Ordering::Release);
+        find(&*file, &segment.name)
+    });
+    let is_whole = found.as_ref().is_ok_and(|found| found.is_sealed);
+    if !is_whole {
+        archive.check_owner(&*opened)?;
+    }
+    found
 }
 
 /// Makes the verified records durable and lists them in a footer.

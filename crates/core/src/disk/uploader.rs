@@ -12,6 +12,7 @@ use super::format::{footer_pages, footer_place};
 use super::inner::{Inner, add};
 use super::segments::{Object, Segment};
 use super::storage::{Access, DiskFile, read_full};
+use crate::archive::Archive;
 use crate::limits::{ARCHIVE_REST_MS, ARCHIVE_RETRY_MAX_MS};
 use crate::memory::pages::{PAGE, Pages};
 
@@ -23,10 +24,13 @@ const NICE: i32 = 10;
 pub fn keep(shared: &Arc<Inner>) {
     let is_begun = Cell::new(false);
     run(shared, |shared, archive| {
+        if archive.is_failing.load(Ordering::Acquire) {
+            archive.open_anew()?;
+        }
         if !is_begun.get() {
-            archive.check_owner()?;
-            unless_forbidden(archive, archive.clear().map(drop))?;
-            unless_forbidden(archive, compare(shared, archive))?;
+            let own = archive.own()?;
+            unless_forbidden(archive, archive.clear(&*own).map(drop))?;
+            unless_forbidden(archive, compare(shared, archive, &*own))?;
             is_begun.set(true);
         }
         step(shared, archive)
@@ -51,13 +55,13 @@ fn unless_forbidden(archive: &Archived, done: io::Result<()>) -> io::Result<()> 
 
 /// Believes no note on disk of an object that the archive lacks. A directory restored from a back-up notes objects that were
 /// removed since, and a bucket's rules or another program may remove some. What the disk has is uploaded again.
-fn compare(shared: &Inner, archive: &Archived) -> io::Result<()> {
+fn compare(shared: &Inner, archive: &Archived, own: &dyn Archive) -> io::Result<()> {
     let noted = shared.segments.all().into_iter();
     let noted: Vec<_> = noted.filter(|segment| segment.object() == Object::Whole).collect();
     if noted.is_empty() {
         return Ok(());
     }
-    let listed = archive.options.archive.list()?;
+    let listed = own.list()?;
     let listed: HashSet<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
     for segment in noted {
         if listed.contains(segment.name.text().as_str()) {
@@ -82,8 +86,7 @@ pub fn tell(shared: &Arc<Inner>) {
         if archive.is_told_all() {
             return Ok(false);
         }
-        archive.check_owner()?;
-        archive.tell(&*shared.storage)?;
+        archive.tell(&*archive.own()?, &*shared.storage)?;
         shared.next_generation();
         Ok(true)
     });
@@ -127,16 +130,16 @@ fn step(shared: &Inner, archive: &Archived) -> io::Result<bool> {
     if gone.is_empty() && next.is_none() && !is_failing {
         return Ok(false);
     }
-    archive.check_owner()?;
+    let own = archive.own()?;
     // The names of models may have changed, too.
-    archive.tell(&*shared.storage)?;
+    archive.tell(&*own, &*shared.storage)?;
     for segment in &gone {
-        remove(shared, archive, segment)?;
+        remove(shared, &*own, segment)?;
     }
     // Where a segment waits, only its upload shows that the archive takes any.
     let is_well = match next {
         Some(segment) => {
-            makes_room(shared, archive, &segment)? && upload(shared, archive, &segment)?
+            makes_room(shared, archive, &segment)? && upload(shared, archive, &*own, &segment)?
         }
         None => true,
     };
@@ -159,8 +162,8 @@ fn is_pending(segment: &Segment) -> bool {
 }
 
 /// Removes the object before the files that say it exists.
-fn remove(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<()> {
-    archive.options.archive.remove(&segment.name.text())?;
+fn remove(shared: &Inner, own: &dyn Archive, segment: &Segment) -> io::Result<()> {
+    own.remove(&segment.name.text())?;
     shared.storage.remove(&segment.name.with(INTENT))?;
     shared.storage.remove(&segment.name.with(INDEX))?;
     shared.storage.sync()?;
@@ -185,7 +188,12 @@ fn makes_room(shared: &Inner, archive: &Archived, next: &Segment) -> io::Result<
 }
 
 /// Uploads a segment; false when it was evicted meanwhile.
-fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<bool> {
+fn upload(
+    shared: &Inner,
+    archive: &Archived,
+    own: &dyn Archive,
+    segment: &Segment,
+) -> io::Result<bool> {
     let storage = &*shared.storage;
     let name = segment.name;
     // An eviction from now on leaves the object's removal to this thread.
@@ -197,7 +205,7 @@ fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<b
     let bytes = file.bytes()?;
     replace(storage, &name.with(INTENT), &footer_of(segment, &*file, bytes)?)?;
     let mut sent_at: Option<Instant> = None;
-    archive.options.archive.put(&name.text(), bytes, &mut |buffer, offset| {
+    own.put(&name.text(), bytes, &mut |buffer, offset| {
         if let Some(sent_at) = sent_at {
             let most = Duration::from_millis(ARCHIVE_REST_MS);
             shared.rest(sent_at.elapsed().min(most));
