@@ -6,11 +6,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.processes import ROOT, wait_until
 from harness.published import EVERY_CHANGE_S, NIGHTLY_S, folder_of, prompts
 from harness.trained import alike, divergence
+from tierkv.connectors.vllm.naming.files import ModelFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from harness.engine import Engines
     from harness.processes import Cluster
@@ -23,6 +26,7 @@ READING_MS = 60_000
 KLD_MAX = 1e-4
 #: Tokens of which the judged models' likeliest may differ, as a share.
 OTHERS_MAX = 0.005
+CERTIFIED = ROOT / "src" / "sidecar" / "save" / "certified.ts"
 EXACT, LOSSY = "raw", "int8-mean-had"
 GEMMA = "gemma3-270m"
 
@@ -86,3 +90,16 @@ def test_restored_answers_are_those_of_the_own_cache(
         assert 0 < found["kld"] <= KLD_MAX
         others = sum(not is_same for is_same in same) / len(divergences)
         assert others <= OTHERS_MAX
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODELS)
+def test_the_certificate_that_tierkv_ships_is_of_the_files_that_are_written(
+    name: str, tmp_path: Path
+) -> None:
+    place = folder_of(name, NIGHTLY_S)
+    files = ModelFiles(lambda: [("model0", place)], tmp_path)
+    files.when_known = lambda: None
+    files.begin()
+    wait_until(lambda: files.digest or files.refused, "the digest", READING_MS / 1000)
+    assert f'"{files.digest}"' in CERTIFIED.read_text(), "run bench/fidelity/certify.py"
