@@ -1,13 +1,13 @@
 // Owns the proof that the reason for a missing window is not that of a block which is there.
 import { expect, test } from "vitest";
-import { HASH_BYTES } from "../../../src/base/block.ts";
+import { HASH_BYTES, toNamespace } from "../../../src/base/block.ts";
 import type { LookupAnswer } from "../../../src/sidecar/restore/lookup-answer.ts";
 import { whyMissing } from "../../../src/sidecar/restore/misses.ts";
 import type { MissContext, NeededGroup } from "../../../src/sidecar/restore/misses.ts";
 
 const BLOCKS = 8;
 const TOKENS = 16;
-const NAMESPACE = Buffer.alloc(16);
+const NAMESPACE = toNamespace(Buffer.alloc(32, 1));
 /** The whole prompt, and windows of two blocks. */
 const GROUPS = [0, 2].map((tail, group) => ({
   group,

@@ -412,7 +412,7 @@ fn agent(is_secure: bool) -> Agent {
     config.build().new_agent()
 }
 
-/// What failed before the server answered says nothing about an object, even if a file was missing for it.
+/// A failure before the server answered says nothing about an object, even if a file was missing for it.
 fn unreached(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::NotFound { io::Error::other(error) } else { error }
 }

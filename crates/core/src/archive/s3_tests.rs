@@ -48,7 +48,7 @@ fn no_object_is_missing_where_the_server_was_not_reached() {
         assert!(bucket.remove("name").is_err());
         error.to_string()
     };
-    // Nobody listens there, and no such host.
+    // A port without a server, and no such host.
     for url in ["http://127.0.0.1:1", "http://nothing.invalid:9000"] {
         of(&bucket_at(url, &KEYS));
     }
