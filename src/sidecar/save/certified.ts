@@ -34,7 +34,7 @@ export const CERTIFIED: readonly Certificate[] = [
   },
   {
     model: "qwen25-1.5b",
-    weights: "files:54bcc5cdd9a669ed3fc13d3203166e542b6be7177fef1ba5659536c7eff471d5",
+    weights: "files:63a865c5ed6937ac10baa4943ea290569637eed33f706b9c4786a7cb1391d989",
     order: 1,
     dtype: "f32",
     codec: 4,
@@ -42,9 +42,9 @@ export const CERTIFIED: readonly Certificate[] = [
     prompts: 23,
     tokens: 368,
     kldMean: 1.034e-5,
-    kldWorst: 0.0008851,
-    floor: 3.669e-13,
-    date: "2026-11-29",
+    kldWorst: 0.0008849,
+    floor: 1.271e-12,
+    date: "2026-11-30",
     command: "tierkv fidelity --model qwen25-1.5b --text text.txt",
   },
 ];
