@@ -244,7 +244,7 @@ const LONG = engines("combinations", "int8", "pressure", "ranks", "shapes", "sto
 
 /** Tests with mlx-lm. */
 const MLX = engines("mlx", "exo");
-/** All files with vLLM in parts of their alphabetical order, each a stage of about half an hour. */
+/** All files with vLLM in parts of their alphabetical order, each a stage of 10 minutes or more. */
 const VLLM_PARTS = 4;
 
 /** Returns a stage for each part of the files with vLLM. */

@@ -34,6 +34,11 @@ impl Vault {
         Self(Store::on_disk(ram, disk).unwrap())
     }
 
+    /// Leaves 300 records in the archive at `place`, the newest of them on the disk, too.
+    fn leave(disk: &Folder, place: &Path) {
+        Self::open(disk, place).recovered().fill();
+    }
+
     /// Once it has tried to read the segments of the previous run.
     fn recovered(self) -> Self {
         self.0.disk().unwrap().wait_recovered();
@@ -111,9 +116,7 @@ impl Mount {
 #[test]
 fn a_disk_mounted_after_the_start_is_found_and_no_record_was_dropped() {
     let (disk, mount) = (Folder::new(), Mount::new());
-    let vault = Vault::open(&disk, mount.path()).recovered();
-    vault.fill();
-    drop(vault);
+    Vault::leave(&disk, mount.path());
     mount.unmount();
     let vault = Vault::open(&disk, mount.path()).recovered();
     let all = vault.records();
@@ -133,9 +136,7 @@ fn a_disk_mounted_after_the_start_is_found_and_no_record_was_dropped() {
 #[test]
 fn a_place_that_is_gone_is_not_made_and_is_found_when_it_is_back() {
     let (disk, mount) = (Folder::new(), Mount::new());
-    let vault = Vault::open(&disk, mount.path()).recovered();
-    vault.fill();
-    drop(vault);
+    Vault::leave(&disk, mount.path());
     mount.unmount();
     let vault = Vault::open(&disk, mount.path()).recovered();
     std::fs::remove_dir(mount.path()).unwrap();
@@ -152,9 +153,7 @@ fn a_place_that_is_gone_is_not_made_and_is_found_when_it_is_back() {
 #[test]
 fn segments_that_a_new_disk_has_not_read_yet_wait_for_the_archive() {
     let (disk, mount, new) = (Folder::new(), Mount::new(), Folder::new());
-    let vault = Vault::open(&disk, mount.path()).recovered();
-    vault.fill();
-    drop(vault);
+    Vault::leave(&disk, mount.path());
     drop(Vault::open(&new, mount.path()).recovered());
     for entry in std::fs::read_dir(new.path()).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.extension().is_some_and(|extension| extension == "idx") {
@@ -172,9 +171,7 @@ fn segments_that_a_new_disk_has_not_read_yet_wait_for_the_archive() {
 #[test]
 fn what_the_right_archive_lacks_is_forgotten_and_what_is_damaged_there_too() {
     let (disk, mount, new) = (Folder::new(), Mount::new(), Folder::new());
-    let vault = Vault::open(&disk, mount.path()).recovered();
-    vault.fill();
-    drop(vault);
+    Vault::leave(&disk, mount.path());
     let vault = Vault::open(&new, mount.path()).recovered();
     assert_eq!(vault.records(), 300);
     let objects = mount.place.segments();

@@ -65,7 +65,7 @@ export const GATEWAY_LOSSES_MAX = 1;
 /** Interval and timeout of an engine's health checks. */
 export const GATEWAY_HEALTH_MS = 1_000;
 export const GATEWAY_HEALTH_TIMEOUT_MS = 5_000;
-/** Of a question that the engine's core answers: it says nothing while a step lasts longer. */
+/** Timeout of asking an engine in use whether it is paused or asleep: its core answers between two steps. */
 export const GATEWAY_PAUSE_TIMEOUT_MS = 1_000;
 /** Consecutive unanswered health checks after which an engine is down; a refused connection counts at once. */
 export const GATEWAY_HEALTH_FAILURES = 3;

@@ -141,17 +141,18 @@ export class Health {
 
   /**
    * Throws Unfit where the engine is paused or asleep: it would accept requests and hold them. The core answers between two steps,
-   * so a busy engine may be silent; then it is neither.
+   * so a busy engine may be silent. Silence changes nothing: an engine that gets requests keeps them, and one that gets none, such
+   * as one that is waking up, waits for an answer.
    */
   async #checkPauses(): Promise<void> {
+    const { isUp } = this.#options.engine;
+    const timeoutMs = isUp ? GATEWAY_PAUSE_TIMEOUT_MS : GATEWAY_HEALTH_TIMEOUT_MS;
     for (const pause of this.#pauses) {
       const [path, field, says] = pause;
-      const answer = await this.#query(path, null, GATEWAY_PAUSE_TIMEOUT_MS).catch(
-        (error: unknown) => {
-          if (error instanceof Silent) return null;
-          throw error;
-        },
-      );
+      const answer = await this.#query(path, null, timeoutMs).catch((error: unknown) => {
+        if (isUp && error instanceof Silent) return null;
+        throw error;
+      });
       if (answer === null) return;
       const { code, text } = answer;
       if (code !== 200) this.#pauses = this.#pauses.filter((one) => one !== pause);

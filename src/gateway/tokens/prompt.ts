@@ -175,8 +175,8 @@ function chatOf(fields: Fields, common: Common): Prompt | null {
 }
 
 /** Whether the field has the value that vLLM gives it where it is absent. */
-const isUsual = (name: string, { tools, ...fields }: Fields): boolean =>
-  name === "tool_choice" && fields[name] === "auto" && Array.isArray(tools) && tools.length > 0;
+const isUsual = (name: string, { tools, tool_choice: choice }: Fields): boolean =>
+  name === "tool_choice" && choice === "auto" && Array.isArray(tools) && tools.length > 0;
 
 /** Fields that change no prompt and would make equal prompts different questions. */
 const LEFT_OUT = ["stream", "stream_options", "kv_transfer_params", "request_id", "user", "seed"];

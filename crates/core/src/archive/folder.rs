@@ -88,7 +88,7 @@ impl Archive for ArchiveFolder {
     }
 
     fn anew(&self) -> io::Result<Option<Arc<dyn Archive>>> {
-        // Made by nobody meanwhile: whoever mounts a disk there would not see it any more.
+        // A missing folder is not made: objects in it would lie hidden below a disk that is mounted there later.
         let folder = Folder::open_existing(&self.path);
         let folder = folder.map_err(|error| io::Error::other(error.text))?;
         Ok(Some(Arc::new(Self { path: self.path.clone(), folder })))
