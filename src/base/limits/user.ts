@@ -16,6 +16,8 @@ export const YIELD_GRACE_S_DEFAULT = 60;
 export const YIELD_S_MAX = 86_400;
 /** Timeout of other vaults' answers before a vault falls silent, in ms; a late one is given no records. */
 export const YIELD_HELLO_MS = 300;
+/** Timeout of the vault's own answer over the socket by which its records then leave, in ms: a machine in use may be slow. */
+export const YIELD_DOOR_MS = 10_000;
 /** Rate and longest time, in ms, of then sending them hot records before its memory is released: a tenth of a 1 Gb/s link. */
 export const YIELD_GIVE_BYTES_PER_S = 12_500_000;
 export const YIELD_GIVE_MS = 120_000;

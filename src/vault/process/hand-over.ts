@@ -4,8 +4,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { classesOf } from "../../base/block.ts";
 import type { RecordClass, VaultClass } from "../../base/block.ts";
-import { HELLO_TIMEOUT_MS } from "../../base/limits/general.ts";
-import { YIELD_GIVE_BYTES_PER_S, YIELD_GIVE_MS, YIELD_HELLO_MS } from "../../base/limits/user.ts";
+import {
+  YIELD_DOOR_MS,
+  YIELD_GIVE_BYTES_PER_S,
+  YIELD_GIVE_MS,
+  YIELD_HELLO_MS,
+} from "../../base/limits/user.ts";
 import type { Logger } from "../../base/log.ts";
 import { sleep } from "../../base/time.ts";
 import { VaultClient } from "../../client/vault/vault-client.ts";
@@ -43,7 +47,7 @@ export class HandingOver implements HandOver {
     const asked = this.#clients();
     const said: Target[] = [];
     const saying = asked.map(async (client) => {
-      await client.hello(HELLO_TIMEOUT_MS);
+      await client.hello(YIELD_HELLO_MS);
       said.push({ client, flushed: client.flushes.number });
     });
     await Promise.race([Promise.allSettled(saying), sleep(YIELD_HELLO_MS)]);
@@ -95,7 +99,7 @@ export class HandingOver implements HandOver {
     if (targets.length === 0) return;
     const source = new VaultClient({ address: door, name, logger, lanes: 1 });
     try {
-      await source.hello(HELLO_TIMEOUT_MS);
+      await source.hello(YIELD_DOOR_MS);
       const others = targets.map(({ client }) => client);
       // Placement counts this vault as a member that is down, like sidecars do while it is silent.
       const { capacityBytes } = source;

@@ -88,6 +88,8 @@ describe("lanes that break", () => {
     await openClient(vault).store(NAMESPACE, pages.encode(), SOON_MS);
     const front = await openFront(vault);
     const client = openClient(front);
+    await client.hello(SOON_MS);
+    await until(() => client.lanes === "up", "the lanes");
     expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0b11]);
     front.relay.cut();
     await until(() => client.lanes === "broken", "the break to be noticed");
