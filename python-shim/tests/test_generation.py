@@ -1,6 +1,7 @@
 """Generations of weights: what a change, a reset and a sleep do to what the scheduler side restores and saves."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tierkv.connectors.vllm import limits
@@ -223,6 +224,26 @@ def test_what_a_request_computed_that_ends_before_the_answer_is_saved_after_it(
     hear(bench, question=asking.question, held=LOADED)
     assert [item.block_id for item in bench.step().saves] == [1]
     assert bench.step().saves == []
+
+
+@pytest.mark.parametrize("empties", [empty_cache, lambda bench: bench.shim.reset_cache()])
+def test_an_idle_engine_takes_one_step_to_ask_its_workers(bench: Bench, empties: Any) -> None:
+    bench.step()
+    assert not bench.shim.has_pending_work()
+    empties(bench)
+    assert bench.shim.has_pending_work()
+    asking = bench.step()
+    assert asking.question > 0
+    assert not bench.shim.has_pending_work()  # the answer comes with a later step
+    hear(bench, question=asking.question, held=LOADED)
+    assert bench.step().question == 0
+
+
+def test_tierkv_that_is_off_asks_nobody(bench: Bench) -> None:
+    bench.step()
+    bench.shim.turn_off("a test")
+    empty_cache(bench)
+    assert not bench.shim.has_pending_work()
 
 
 def test_what_an_ended_request_computed_with_changed_weights_is_not_saved(bench: Bench) -> None:

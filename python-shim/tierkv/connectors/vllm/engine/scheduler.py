@@ -516,8 +516,10 @@ class SchedulerShim:
         return state.answer(self._handoffs.told(state))
 
     def has_pending_work(self) -> bool:
-        """Tell whether the engine should go on stepping, because copies run or blocks are referenced."""
-        return self._saves.has_work or len(self._loads) > 0 or self.events.has_news
+        """Tell whether the engine should go on stepping: copies run, blocks are referenced, or workers are to be asked."""
+        if self._saves.has_work or len(self._loads) > 0 or self.events.has_news:
+            return True
+        return not self.failures.is_off and self._generations.has_question
 
     def has_pending_block_frees(self) -> bool:
         """Tell whether waiting a step frees engine blocks."""

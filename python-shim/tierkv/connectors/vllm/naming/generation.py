@@ -27,7 +27,8 @@ class Generations:
         self._cache_since = 1
         #: Step that first saw the last reported change, and the last step's number.
         self.changed_at = self.step = 0
-        self._question = 0
+        #: The last question, and the last that a step carried.
+        self._question = self._carried = 0
         self._is_asking = False
         self._answers: dict[int, Memory] = {}
         #: Whether a reset included connectors, which says that weights may have changed.
@@ -50,6 +51,14 @@ class Generations:
         return self._is_asking
 
     @property
+    def has_question(self) -> bool:
+        """Tell whether no step has carried the open question yet: an idle engine takes one for it.
+
+        Workers then read before the next request comes, which would wait for the reading of all weights.
+        """
+        return self.is_unsure and self._carried != self._question
+
+    @property
     def is_mixed(self) -> bool:
         """Tell whether the engine's own cache may hold blocks of earlier weights; nothing is restored or saved then."""
         return self._cache_since < self.changed_at
@@ -69,6 +78,7 @@ class Generations:
         is_calm = not self._is_asking and compat.prefix_cache(self._pool) is self._cache
         question = 0 if is_calm or not self.is_unsure else self._question
         self.step += 1
+        self._carried = question or self._carried
         return question
 
     def hear(self, receipts: StepReceipts) -> bool:
