@@ -41,7 +41,8 @@ export function addBundle(program: Command): void {
     )
     .example("tierkv bundle import handbook --trust KEY --for 1d");
   bundle
-    .command("export <dir>")
+    .command("export")
+    .argument("<dir>", "new folder for the bundle")
     .summary("export a session, or the blocks of a request's prompt, as a bundle")
     .description(
       "Exports records from the vaults to a directory. Run it on the engine's machine; it needs the vaults' admin\n" +
@@ -62,7 +63,8 @@ export function addBundle(program: Command): void {
     .example("tierkv bundle export book --session book --sign sign.key --seal seal.key")
     .does(makeBundle);
   bundle
-    .command("import <dir>")
+    .command("import")
+    .argument("<dir>", "folder of a bundle")
     .summary("store a bundle's records in this machine's vaults")
     .description(
       "Checks signature, digests and namespace, then stores the records, beginning with the prompt's first block. After\n" +
@@ -78,23 +80,30 @@ export function addBundle(program: Command): void {
     .option("--for <time>", "time to protect the records from eviction: 2h, 7d")
     .example("tierkv bundle import handbook --trust KEY --seal seal.key --for 1d")
     .does(takeBundle);
-  for (const isPush of [true, false]) {
-    const [name, args] = isPush ? ["push", "<dir> <ref>"] : ["pull", "<ref> <dir>"];
-    const example = isPush
-      ? "push handbook oci://registry.example/kv/handbook:1"
-      : "pull oci://registry.example/kv/handbook:1 handbook";
-    bundle
-      .command(`${name} ${args}`)
-      .summary(isPush ? "copy a bundle to a registry" : "copy a bundle from a registry")
-      .description(
-        "Copies the bundle between a directory and any OCI registry, with the credentials of `docker login` or `podman\n" +
-          "login`. Blobs already present are skipped. The copy checks digests; `tierkv bundle import` checks the signature.",
-      )
-      .option("--plain-http", "connect to the registry without TLS")
-      .example(`tierkv bundle ${example}`)
-      .does(async (call: Call<MoveFlags>) => await transfer(call, isPush));
-  }
+  const registry = "place in an OCI registry, as oci://HOST[:PORT]/NAME:TAG";
+  bundle
+    .command("push")
+    .argument("<dir>", "folder of the bundle")
+    .argument("<ref>", registry)
+    .summary("copy a bundle to a registry")
+    .description(`Copies a bundle from a folder to an OCI registry, ${AS_SIGNED_IN}`)
+    .option("--plain-http", "connect to the registry without TLS")
+    .example("tierkv bundle push handbook oci://registry.example/kv/handbook:1")
+    .does(async (call: Call<MoveFlags>) => await transfer(call, true));
+  bundle
+    .command("pull")
+    .argument("<ref>", registry)
+    .argument("<dir>", "new folder for the bundle")
+    .summary("copy a bundle from a registry")
+    .description(`Copies a bundle from an OCI registry to a folder, ${AS_SIGNED_IN}`)
+    .option("--plain-http", "connect to the registry without TLS")
+    .example("tierkv bundle pull oci://registry.example/kv/handbook:1 handbook")
+    .does(async (call: Call<MoveFlags>) => await transfer(call, false));
 }
+
+const AS_SIGNED_IN =
+  "with the credentials of `docker login`\nor `podman login`. " +
+  "Blobs that are there already are skipped. The copy checks digests; `tierkv bundle import`\nchecks the signature.";
 
 const SIGN_USE = ", and keep it: whoever has it signs as you";
 const SEAL_USE = ", and give it to those who may read the bundle";

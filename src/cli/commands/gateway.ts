@@ -58,14 +58,16 @@ export function addGateway(program: Command): void {
     .example("tierkv gateway explain chat-1234")
     .does(explain);
   gateway
-    .command("drain <engine>")
+    .command("drain")
+    .argument("<engine>", "address of an engine, as `tierkv gateway status` shows it")
     .summary("send an engine no more requests")
     .description("Sends the engine no more requests. Requests in flight are finished.")
     .option("--wait", "wait until the engine has no request in flight")
     .example("tierkv gateway drain 127.0.0.1:8001 --wait")
     .does((call: Call<DrainOptions>) => take(call, "drain"));
   gateway
-    .command("undrain <engine>")
+    .command("undrain")
+    .argument("<engine>", "address of an engine, as `tierkv gateway status` shows it")
     .summary("send an engine requests again")
     .example("tierkv gateway undrain 127.0.0.1:8001")
     .does((call) => take(call, "undrain"));

@@ -41,7 +41,8 @@ export function addVaults(program: Command): void {
     .example("tierkv vaults ls --json")
     .does(list);
   vaults
-    .command("drain <address>")
+    .command("drain")
+    .argument("<address>", "address of the vault, as `tierkv vaults ls` shows it")
     .summary("move a vault's records to the other vaults of its pool")
     .description(
       "Stops new records to the vault, and copies its records to the vaults that will own them. The vault serves its\n" +
@@ -54,7 +55,9 @@ export function addVaults(program: Command): void {
     .example("tierkv vaults drain 192.168.1.20:50051 --rate 50MB")
     .does(drain);
   vaults
-    .command("weight <address> <number>")
+    .command("weight")
+    .argument("<address>", "address of the vault, as `tierkv vaults ls` shows it")
+    .argument("<number>", "factor of its capacity, 1 for its own share")
     .summary("give a vault a larger or a smaller share of its pool")
     .description(
       "Multiplies the vault's capacity by the number when the pool places blocks. 0.1 suits a slow vault: restores wait\n" +
@@ -81,7 +84,8 @@ function addEdits(vaults: Command): void {
   for (const change of ["add", "remove"] as const) {
     const isAdded = change === "add";
     vaults
-      .command(`${change} <address>`)
+      .command(change)
+      .argument("<address>", isAdded ? "HOST:PORT of a vault" : "address of a vault in the list")
       .summary(
         isAdded ? "add a vault to this machine's list" : "remove a vault from this machine's list",
       )

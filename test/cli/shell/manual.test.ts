@@ -30,6 +30,11 @@ test("every command has a page, and help of each fits 80 columns and gives an ex
     const wide = stdout.split("\n").filter((line) => line.length > COLUMNS);
     expect(wide, command.join(" ")).toEqual([]);
     if (command.length > 0) expect(stdout).toContain("Example:\n  tierkv ");
+    const [usage = ""] = stdout.split("\n\n");
+    const explained = stdout.split("\nArguments:\n")[1]?.split("\n\n")[0] ?? "";
+    for (const [, name = ""] of usage.matchAll(/(?<!-\S+ )[<[]([a-z]+)(?:\.\.\.)?[>\]]/g))
+      if (!["options", "command"].includes(name))
+        expect(explained).toMatch(new RegExp(`^  ${name} +\\S`, "m"));
   }
 });
 
