@@ -40,6 +40,24 @@ test("a drained engine finishes what it has and gets nothing new, until it is ta
   ]);
 });
 
+test("an engine that is down shows whether it is drained, too", async () => {
+  const { engines, url, socket } = await gatewayBefore([["m"], ["m"]]);
+  const [first] = engines;
+  const config = join(dirname(socket), "tierkv.toml");
+  writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
+  const cli = async (...argv: string[]): Promise<string> =>
+    (await runInside(["--config", config, "gateway", ...argv])).stdout;
+  await first!.kill();
+  const isDown = async (): Promise<boolean> => (await cli("status")).includes("  down (");
+  await until(async () => {
+    await complete(url, false);
+    return isDown();
+  });
+  expect(await cli("status")).not.toContain("draining");
+  expect(await cli("drain", first!.name)).toMatch(/ {2}down \(.*\), draining {2}in flight: 0/);
+  expect(await cli("undrain", first!.name)).not.toContain("draining");
+});
+
 test("a drain that waits says for what, into a pipe, too", async () => {
   const { engines, url, socket } = await gatewayBefore([["m"]]);
   const [engine] = engines;

@@ -1,6 +1,7 @@
 """mlx-lm's server with a prompt cache that continues in vaults: `python -m tierkv.mlx.server`, with its arguments."""
 
 import logging
+import threading
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,30 @@ from mlx_lm.models.cache import LRUPromptCache
 from tierkv.mlx.tier import Tier
 
 log = logging.getLogger("tierkv.shim")
+
+#: `tokens`: of the prompt that the thread fetched last, those that tierKV computed for it.
+_COMPUTED = threading.local()
+
+
+class TieredContext(server.GenerationContext):  # type: ignore[misc, unused-ignore] # mlx-lm has no types
+    """A request's context. Of the tokens that need no more computing, an answer calls those cached that nobody computed.
+
+    The thread that generates reads the former; other threads, which write answers, read the latter.
+    """
+
+    _generator = 0
+    _done = _cached = -1
+
+    @property
+    def prompt_cache_count(self) -> int:  # type: ignore[override, unused-ignore]
+        """Tokens in caches; -1 before they were looked up."""
+        return self._done if threading.get_ident() == self._generator else self._cached
+
+    @prompt_cache_count.setter
+    def prompt_cache_count(self, done: int) -> None:
+        self._generator = threading.get_ident()
+        self._done = done
+        self._cached = done if done < 0 else done - _COMPUTED.tokens
 
 
 class TieredPromptCache(LRUPromptCache):
@@ -24,6 +49,7 @@ class TieredPromptCache(LRUPromptCache):
 
     def fetch_nearest_cache(self, model: Any, tokens: list[Any]) -> tuple[Any, list[Any]]:
         """Give the longer of the own and the restored cache, and the tokens left to compute."""
+        _COMPUTED.tokens = 0
         cache, rest = super().fetch_nearest_cache(model, tokens)
         tier = self._current(model)
         if tier is None:
@@ -34,7 +60,8 @@ class TieredPromptCache(LRUPromptCache):
             cache, done = found
         if tier.needs_boundaries:
             cache = tier.new_cache() if cache is None else cache
-            done = tier.prefill(tokens, cache, done)
+            cached, done = done, tier.prefill(tokens, cache, done)
+            _COMPUTED.tokens = done - cached
         return cache, tokens[done:]
 
     def insert_cache(
@@ -71,6 +98,7 @@ class TieredPromptCache(LRUPromptCache):
 def run(host: str, port: int, model_provider: Any, **more: Any) -> None:
     """Serve as mlx-lm does, with this cache instead of its own."""
     server.LRUPromptCache = partial(TieredPromptCache, model_provider)
+    server.GenerationContext = TieredContext
     _RUN(host, port, model_provider, **more)
 
 

@@ -217,6 +217,7 @@ class Tier:
             self._steps.append([until - done, pairs, int((time.perf_counter() - started) * 1e6)])
             done = until
             self._keep(link, hashes[: done // _TOKENS], kinds.leaves_of(cache), done)
+            log.info("tierKV: prompt processing progress: %d/%d", done, len(tokens))
         return done
 
     def keep(self, tokens: Sequence[int], cache: list[Any], extras: Iterable[Extra] = ()) -> int:

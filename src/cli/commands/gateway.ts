@@ -69,6 +69,7 @@ export function addGateway(program: Command): void {
     .command("undrain")
     .argument("<engine>", "address of an engine, as `tierkv gateway status` shows it")
     .summary("send an engine requests again")
+    .description("Sends the engine requests again.")
     .example("tierkv gateway undrain 127.0.0.1:8001")
     .does((call) => take(call, "undrain"));
 }
@@ -167,9 +168,10 @@ async function take(call: Call<DrainOptions>, what: "drain" | "undrain"): Promis
   call.print(engine, [show(engine)]);
 }
 
-function show({ engine, state, reason, inFlight, models }: EngineStatus): string {
+function show({ engine, state, isDraining, reason, inFlight, models }: EngineStatus): string {
   const why = reason === "" ? "" : ` (${reason})`;
-  return `${engine}  ${state}${why}  in flight: ${inFlight}  models: ${models.join(", ") || "-"}`;
+  const drained = isDraining && state !== "draining" ? ", draining" : "";
+  return `${engine}  ${state}${why}${drained}  in flight: ${inFlight}  models: ${models.join(", ") || "-"}`;
 }
 
 function showKey({ name, limits, requestsLeft, tokensLeft, atOnce, refused }: ShownKey): string {

@@ -21,8 +21,10 @@ export interface Model {
 export interface EngineStatus {
   /** Address. */
   engine: string;
-  /** `draining`: it gets no more requests. */
+  /** `draining`: it is up, and gets no more requests. */
   state: "up" | "down" | "draining";
+  /** It gets no more requests until `tierkv gateway undrain`, down or not. */
+  isDraining: boolean;
   /** Why the engine is down; empty unless it is. */
   reason: string;
   /** Requests in flight there. */
@@ -230,6 +232,7 @@ export class Engine {
     return {
       engine: this.name,
       state,
+      isDraining: this.isDraining,
       reason: this.#down ?? "",
       inFlight: this.inFlight,
       models: [...this.#models.keys()],
