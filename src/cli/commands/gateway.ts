@@ -5,7 +5,7 @@ import { sleep } from "../../base/time.ts";
 import type { ShownEngine, ShownFleet } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import type { ShownKey } from "../../gateway/front/keys.ts";
-import type { Candidate, Decision } from "../../gateway/score/decisions.ts";
+import type { Candidate, Decision, Prefilled } from "../../gateway/score/decisions.ts";
 import type { ShownTokenizer } from "../../gateway/tokens/own.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
@@ -132,7 +132,8 @@ async function explain(call: Call): Promise<boolean> {
 }
 
 function describe(decision: Decision): string[] {
-  const { id, at, model, engine, reason, tokens, candidates, predictedMs, measuredMs } = decision;
+  const { id, at, model, engine, reason, tokens, candidates, prefilled, predictedMs, measuredMs } =
+    decision;
   const ms = (value: number | null): string => orNone(value, showMs);
   const timesOf = ({ waitMs, computeMs }: Candidate): string =>
     `waits ${ms(waitMs)}, computes ${ms(computeMs)}`;
@@ -141,6 +142,7 @@ function describe(decision: Decision): string[] {
   return [
     head,
     `  ${engine}: ${reason}; ${tokens === 0 ? "prompt not known" : `${tokens} tokens`}; ${times}`,
+    ...(prefilled === null ? [] : [`    ${showPrefilled(prefilled)}`]),
     ...candidates.map((one) => `    ${one.engine}  ${sourcesOf(one, tokens)}; ${timesOf(one)}`),
   ];
 }
@@ -148,6 +150,12 @@ function describe(decision: Decision): string[] {
 function sourcesOf({ held, pulled }: Candidate, tokens: number): string {
   if (held === null) return `own not known: it publishes no events to the gateway, vault ${pulled}`;
   return `own ${held}, vault ${pulled}, computed ${tokens - held - pulled}`;
+}
+
+function showPrefilled({ engine, tokens, predictedMs, measuredMs }: Prefilled): string {
+  const what =
+    tokens > 0 ? `computed ${tokens} tokens first` : "was to compute it first, and failed";
+  return `${engine}  ${what}: predicted ${showMs(predictedMs)}, took ${showMs(measuredMs)}`;
 }
 
 async function take(call: Call<DrainOptions>, what: "drain" | "undrain"): Promise<void> {
@@ -168,10 +176,12 @@ async function take(call: Call<DrainOptions>, what: "drain" | "undrain"): Promis
   call.print(engine, [show(engine)]);
 }
 
-function show({ engine, state, isDraining, reason, inFlight, models }: EngineStatus): string {
+function show(one: EngineStatus): string {
+  const { engine, state, isDraining, isPrefill, reason, inFlight, models } = one;
   const why = reason === "" ? "" : ` (${reason})`;
   const drained = isDraining && state !== "draining" ? ", draining" : "";
-  return `${engine}  ${state}${why}${drained}  in flight: ${inFlight}  models: ${models.join(", ") || "-"}`;
+  const role = isPrefill ? "  prefill" : "";
+  return `${engine}  ${state}${why}${drained}${role}  in flight: ${inFlight}  models: ${models.join(", ") || "-"}`;
 }
 
 function showKey({ name, limits, requestsLeft, tokensLeft, atOnce, refused }: ShownKey): string {

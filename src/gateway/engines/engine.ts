@@ -25,6 +25,8 @@ export interface EngineStatus {
   state: "up" | "down" | "draining";
   /** It gets no more requests until `tierkv gateway undrain`, down or not. */
   isDraining: boolean;
+  /** It computes prompts for the others, and answers no request ([gateway] prefill). */
+  isPrefill: boolean;
   /** Why the engine is down; empty unless it is. */
   reason: string;
   /** Requests in flight there. */
@@ -233,6 +235,7 @@ export class Engine {
       engine: this.name,
       state,
       isDraining: this.isDraining,
+      isPrefill: this.isPrefill,
       reason: this.#down ?? "",
       inFlight: this.inFlight,
       models: [...this.#models.keys()],

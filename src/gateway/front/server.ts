@@ -12,6 +12,7 @@ import {
 } from "../../base/limits/gateway.ts";
 import { listenAt } from "../../base/listen.ts";
 import { nowMs } from "../../base/time.ts";
+import type { Prefilled } from "../score/decisions.ts";
 import type { Choice } from "../score/router.ts";
 import { computeAhead, forOneToken } from "./ahead.ts";
 import type { Computed } from "./ahead.ts";
@@ -236,12 +237,22 @@ async function chosen(
   }
   const one = forOneToken(from.path, body);
   if (one === null) return { choice, body: bytes };
-  const handed = await computeAhead({ ...from, body, one, passage }, choice.ahead, fleet);
-  figures.handedOver(choice.ahead.engine.name, typeof handed !== "string");
+  const { ahead } = choice;
+  const startedMs = nowMs();
+  const handed = await computeAhead({ ...from, body, one, passage }, ahead, fleet);
+  const prefilled = (tokens: number): Prefilled => ({
+    engine: ahead.engine.name,
+    tokens,
+    predictedMs: ahead.predictedMs,
+    measuredMs: nowMs() - startedMs,
+  });
+  figures.handedOver(ahead.engine.name, typeof handed !== "string");
   if (typeof handed !== "string") {
-    return { choice: await router.choose(asked, handed.tokens), body: handed.body };
+    const { tokens, body: handedBody } = handed;
+    return { choice: await router.choose(asked, prefilled(tokens)), body: handedBody };
   }
-  return losses.allows(handed) ? { choice: await router.choose(asked), body: bytes } : "suspect";
+  if (!losses.allows(handed)) return "suspect";
+  return { choice: await router.choose(asked, prefilled(0)), body: bytes };
 }
 
 function sayHealth(response: ServerResponse, { fleet, leaving }: FrontOptions): void {

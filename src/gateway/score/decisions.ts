@@ -20,6 +20,15 @@ export interface Candidate {
   computeMs: number;
 }
 
+/** Computing of the prompt at an engine of `[gateway] prefill`, before the answering engine got the request. */
+export interface Prefilled {
+  engine: string;
+  /** Tokens that it handed over; 0: it failed, and the answering engine computed the prompt. */
+  tokens: number;
+  predictedMs: number;
+  measuredMs: number;
+}
+
 export interface Decision {
   /** `x-request-id` of the request, or of its answer where the client sent none; empty: none, as behind some proxies. */
   id: string;
@@ -32,8 +41,11 @@ export interface Decision {
   reason: Reason;
   /** The chosen engine comes first; empty where the prompt is not known. */
   candidates: Candidate[];
+  /** null: no other engine computed it first. */
+  prefilled: Prefilled | null;
+  /** Time to the first token, with that of `prefilled`; null: the prompt is not known. */
   predictedMs: number | null;
-  /** Time to the first token; for a whole answer, its time less the usual decoding of the rest. null: not come, or not known. */
+  /** The same as measured; for a whole answer, its time less the usual decoding of the rest. null: not come, or not known. */
   measuredMs: number | null;
 }
 

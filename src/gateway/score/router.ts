@@ -6,7 +6,7 @@ import type { Engine } from "../engines/engine.ts";
 import type { Order } from "../engines/fleet.ts";
 import type { Turn } from "../engines/queue.ts";
 import { Decisions } from "./decisions.ts";
-import type { Candidate, Decision, Reason } from "./decisions.ts";
+import type { Candidate, Decision, Prefilled, Reason } from "./decisions.ts";
 import { Knowing, memberFor, reaching, spanAt, unknown, wholeBlocks } from "./known.ts";
 import type { Known, KnowingOptions, Part } from "./known.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
@@ -37,9 +37,11 @@ export interface Asked {
 interface About extends Pick<Asked, "id" | "model" | "session"> {
   /** Whether one choice alone was asked for. */
   isSingle: boolean;
+  /** What another engine has computed of the prompt before. */
+  prefilled: Prefilled | null;
 }
 
-const aboutOf = ({ id, model, session, body }: Asked): About => ({
+const aboutOf = ({ id, model, session, body }: Asked): Omit<About, "prefilled"> => ({
   id,
   model,
   session,
@@ -66,6 +68,8 @@ export interface Sent {
 /** A prompt that one engine computes and another one answers. */
 export interface Ahead {
   engine: Engine;
+  /** Milliseconds until it has computed the prompt, as predicted. */
+  predictedMs: number;
   /** Counts the prompt as being computed there. */
   send(): Computing;
   /** Ends that count: the prompt was handed over, or never will be. */
@@ -96,6 +100,8 @@ export interface RouterOptions extends KnowingOptions {
   objectives: ReadonlyMap<string, number>;
 }
 
+const NOT_PREFILLED = { predictedMs: 0, measuredMs: 0 };
+
 /** Knowledge of a prompt whose answer has begun. */
 const NOTHING: Known = unknown(0);
 
@@ -116,14 +122,14 @@ export class Router {
     this.#knowing = new Knowing(options);
   }
 
-  /** `handedOver`: tokens of the prompt that another engine has computed for the one that answers. */
-  async choose(asked: Asked, handedOver = 0): Promise<Choice> {
+  /** `prefilled`: what another engine has computed for the one that answers. */
+  async choose(asked: Asked, prefilled: Prefilled | null = null): Promise<Choice> {
     const { preset } = this.#options;
     const looks = preset === "earliest-token" || preset === "prefix-weighted";
     const found = looks ? await this.#knowing.know(asked) : unknown(asked.bytes);
-    const known = reaching(found, handedOver, this.#options.fleet.engines);
+    const known = reaching(found, prefilled?.tokens ?? 0, this.#options.fleet.engines);
     const turn = this.#turnOf(known, asked);
-    const about = aboutOf(asked);
+    const about = { ...aboutOf(asked), prefilled };
     const isLate = this.#isLate(known, asked.model, turn);
     return {
       isLate,
@@ -183,14 +189,15 @@ export class Router {
     const thereMs = costOf(this.#ttftOf(helper).partsOf(spanAt(known, helper)));
     const readyMs = thereMs + ttft.pullMs(span.held, whole);
     const splitMs = Math.max(readyMs, ttft.queueMs()) + ttft.computeMs(whole, known.tokens);
-    return splitMs < costOf(ttft.partsOf(span)) ? this.#ahead(helper, known) : null;
+    return splitMs < costOf(ttft.partsOf(span)) ? this.#ahead(helper, known, thereMs) : null;
   }
 
-  #ahead(engine: Engine, known: Known): Ahead {
+  #ahead(engine: Engine, known: Known, predictedMs: number): Ahead {
     const ttft = this.#ttftOf(engine);
     const span = spanAt(known, engine);
     return {
       engine,
+      predictedMs,
       send: () => ttft.sent(span),
       done(computing, isHandedOver) {
         if (isHandedOver) ttft.begun(computing, true);
@@ -282,6 +289,7 @@ export class Router {
     const span = part === null || part.member.rank === null ? spanAt(known, engine) : part.span;
     const ttft = this.#ttftOf(engine);
     const parts = ttft.partsOf(span);
+    const { predictedMs: laterMs, measuredMs: goneMs } = about.prefilled ?? NOT_PREFILLED;
     const sentMs = nowMs();
     const decision = this.decisions.add(this.#decisionOf(engine, known, about, parts));
     const left = part === null ? null : this.#enterMember(part, span);
@@ -294,19 +302,20 @@ export class Router {
     const told = {
       ...(held === null ? {} : { "x-tierkv-hit-tokens": `${held}/${known.tokens}` }),
       "x-tierkv-vault-tokens": String(parts.pulled),
-      "x-tierkv-predicted-ttft-ms": costOf(parts).toFixed(1),
+      "x-tierkv-predicted-ttft-ms": (laterMs + costOf(parts)).toFixed(1),
     };
     return {
       begun(isStream) {
         paid();
         left?.();
-        if (isStream) decision.measuredMs = nowMs() - sentMs;
+        if (isStream) decision.measuredMs = goneMs + nowMs() - sentMs;
         if (computing !== null) ttft.begun(computing, isStream && isKnown);
         wholeMs = nowMs() - sentMs;
       },
       answered(tokens) {
         if (computing === null || !isKnown || !about.isSingle) return;
-        decision.measuredMs = ttft.answered(computing, wholeMs, Math.max(0, tokens - 1));
+        const firstMs = ttft.answered(computing, wholeMs, Math.max(0, tokens - 1));
+        decision.measuredMs = firstMs === null ? null : goneMs + firstMs;
       },
       ended() {
         paid();
@@ -338,7 +347,7 @@ export class Router {
   #decisionOf(
     engine: Engine,
     known: Known,
-    { id, model, session }: About,
+    { id, model, session, prefilled }: About,
     parts: TtftParts,
   ): Decision {
     const { preset, fleet } = this.#options;
@@ -353,7 +362,8 @@ export class Router {
       engine: engine.name,
       reason: reasonOf(preset, known, this.#heldAt(engine, known), parts, session),
       candidates: candidates.map((one) => this.#candidate(one, known)),
-      predictedMs: tokens === 0 ? null : costOf(parts),
+      prefilled,
+      predictedMs: tokens === 0 ? null : (prefilled ?? NOT_PREFILLED).predictedMs + costOf(parts),
       measuredMs: null,
     };
   }

@@ -1,5 +1,9 @@
 // Owns the proof that a long prompt is computed by one engine and handed over to another where that answers earlier, and only there.
+import { writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
+import type { Decision } from "../../../src/gateway/score/decisions.ts";
+import { runInside } from "../../support/command-line.ts";
 import { call, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 import { tokensOf } from "../../support/sim-engine.ts";
@@ -7,6 +11,8 @@ import type { SimEngine } from "../../support/sim-engine.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 
 const TOKENS = 512;
+/** What an engine takes that computes ahead, ms. */
+const TAKES_MS = 300;
 const HANDOFF = { tokens: 800, key: "of the prompt" };
 
 interface Split extends Scene {
@@ -88,6 +94,35 @@ test("where whoever answers is busy, a long prompt is computed by the other, and
   expect(figures).toContain(
     `tierkv_gateway_handoffs_total{engine="${computes.name}",outcome="handed_over"} 1`,
   );
+});
+
+test("times of an answer include the engine that computed its prompt first, and say which", async () => {
+  const { answers, computes, ask, occupy, socket } = await split();
+  const open = await occupy();
+  let computed: () => void = () => {};
+  computes.gate = new Promise((resolve) => (computed = resolve));
+  const asked = ask("cd".repeat(400));
+  await until(() => computes.asked.length === 1);
+  await new Promise((resolve) => setTimeout(resolve, TAKES_MS));
+  computed();
+  await until(() => answers.asked.length === 2);
+  open();
+  const { headers } = await asked;
+  const config = join(dirname(socket), "tierkv.toml");
+  writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
+  const argv = ["--config", config, "gateway"];
+  const { stdout } = await runInside([...argv, "explain", "--json"]);
+  const [decision] = (JSON.parse(stdout) as { requests: Decision[] }).requests;
+  const { prefilled, predictedMs, measuredMs } = decision!;
+  expect(prefilled).toMatchObject({ engine: computes.name, tokens: HANDOFF.tokens });
+  expect(prefilled!.measuredMs).toBeGreaterThan(TAKES_MS);
+  expect(measuredMs).toBeGreaterThan(prefilled!.measuredMs);
+  expect(predictedMs).toBeGreaterThan(prefilled!.predictedMs);
+  expect(headers["x-tierkv-predicted-ttft-ms"]).toBe(predictedMs!.toFixed(1));
+  const { stdout: shown } = await runInside([...argv, "explain"]);
+  expect(shown).toContain(`${computes.name}  computed 800 tokens first: predicted `);
+  const { stdout: status } = await runInside([...argv, "status"]);
+  expect(status).toContain(`${computes.name}  up  prefill  in flight: 0`);
 });
 
 test("what a client says itself in its parameters stays", async () => {
