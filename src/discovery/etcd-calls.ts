@@ -1,7 +1,16 @@
 // Owns calls to etcd over its own protocol: one server at a time, the next after a failure, with TLS and a login where needed.
+import { isIP } from "node:net";
+import { checkServerIdentity } from "node:tls";
+import type { PeerCertificate } from "node:tls";
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
-import type { ClientDuplexStream, MethodDefinition } from "@grpc/grpc-js";
+import type {
+  ChannelCredentials,
+  ChannelOptions,
+  ClientDuplexStream,
+  MethodDefinition,
+} from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
+import { splitAddress } from "../base/hosts.ts";
 import { ETCD_PING_MS, ETCD_TIMEOUT_MS } from "../base/limits/pool.ts";
 import { shipped } from "../base/shipped.ts";
 import { wallClockMs } from "../base/time.ts";
@@ -51,6 +60,24 @@ export interface EtcdAccess {
   login: { user: string; password: string } | null;
 }
 
+/** TLS sends no IP addresses as server names (RFC 6066): grpc-js would, and Node warns of it on the user's terminal. */
+const NO_NAME = "etcd";
+
+function secured(
+  address: string,
+  tls: EtcdAccess["tls"],
+): { security: ChannelCredentials; options: ChannelOptions } {
+  if (tls === null) return { security: credentials.createInsecure(), options: {} };
+  const { host } = splitAddress(address);
+  const check = (_named: string, certificate: PeerCertificate): Error | undefined =>
+    checkServerIdentity(host, certificate);
+  const security = credentials.createSsl(tls.caPem, tls.keyPem, tls.certPem, {
+    checkServerIdentity: check,
+  });
+  const options = isIP(host) === 0 ? {} : { "grpc.ssl_target_name_override": NO_NAME };
+  return { security, options };
+}
+
 /** One connection to one server. */
 export class EtcdCalls {
   readonly #client: Client;
@@ -60,11 +87,9 @@ export class EtcdCalls {
   /** `turn` picks one of the endpoints. */
   constructor({ endpoints, tls, login }: EtcdAccess, turn: number) {
     const address = endpoints[turn % endpoints.length] ?? "";
-    const security =
-      tls === null
-        ? credentials.createInsecure()
-        : credentials.createSsl(tls.caPem, tls.keyPem, tls.certPem);
+    const { security, options } = secured(address, tls);
     this.#client = new Client(address, security, {
+      ...options,
       "grpc.use_local_subchannel_pool": 1,
       "grpc.enable_http_proxy": 0,
       "grpc.keepalive_time_ms": ETCD_PING_MS,

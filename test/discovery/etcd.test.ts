@@ -1,5 +1,5 @@
 // Owns the proof that vaults register in a real etcd and are followed there: one that ends is out, and while etcd is gone nothing changes.
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { EtcdSource, register, vaultAt } from "../../src/discovery/etcd.ts";
 import type { EtcdOptions } from "../../src/discovery/etcd.ts";
 import { certificate, secretFile } from "../support/closed-vaults.ts";
@@ -65,6 +65,10 @@ withEtcd(
 );
 
 withEtcd("F84 etcd with TLS and a user: who is neither hears and writes nothing", async () => {
+  const warnings: string[] = [];
+  const onWarning = ({ message }: Error): void => void warnings.push(message);
+  process.on("warning", onWarning);
+  onTestFinished(() => void process.off("warning", onWarning));
   const etcd = await startEtcd();
   const login = { user: "root", password: "of the test" };
   await etcd.addUser(login.user, login.password);
@@ -98,4 +102,6 @@ withEtcd("F84 etcd with TLS and a user: who is neither hears and writes nothing"
   await own.close();
   await until(() => known.addresses().length === 1, "the one that ended");
   await more.close();
+  // An endpoint by IP address sends no server name.
+  expect(warnings).toEqual([]);
 });

@@ -374,7 +374,10 @@ export class ColdStore implements BlockStore {
       const reason = known.message;
       if (known.code === "NO_MEMORY") throw new TierkvError("VAULT_BUSY", { ...context, reason });
       if (known.code === "LANE_FAILED")
-        throw new TierkvError("VAULT_BROKEN", { ...context, reason: withRemedy(reason) });
+        throw new TierkvError("VAULT_BROKEN", {
+          ...context,
+          reason: withRemedy(reason, this.address),
+        });
       throw known;
     }
   }
@@ -404,19 +407,35 @@ export class ColdStore implements BlockStore {
     return new TierkvError("CLOSED", { what: `the client of the store at ${this.address}` });
   }
 }
-/** Adds a remedy to a refusal by Valkey's access list. */
-function withRemedy(reason: string): string {
-  const found = Object.entries(REMEDIES).find(([word]) => reason.includes(word));
-  return found === undefined ? reason : `${reason.replace(/\.$/, "")}; ${found[1]}`;
+/** Adds a remedy to a refusal by Valkey's access list, or of a certificate. */
+function withRemedy(reason: string, address: string): string {
+  const kind = storeKind(address) ?? "valkey";
+  const said = reason.replace("lane refused: ", "");
+  const found = Object.entries({ ...LOGIN_REMEDIES, ...CERTIFICATE_REMEDIES[kind] }).find(
+    ([word]) => said.includes(word),
+  );
+  return found === undefined ? said : `${said.replace(/\.$/, "")}; ${found[1]}`;
 }
 
 const LOGIN =
   "correct [cluster] store_user and store_password, or VALKEY_USERNAME and VALKEY_PASSWORD";
 /** Remedies by the first word of Valkey's answer. */
-const REMEDIES: Readonly<Record<string, string>> = {
+const LOGIN_REMEDIES: Readonly<Record<string, string>> = {
   WRONGPASS: LOGIN,
   NOAUTH: LOGIN,
   NOPERM: "give the user of [cluster] store_user that right there (ACL SETUSER)",
+};
+/** Remedies by a word of rustls and of TLS's alerts. */
+const CERTIFICATE_REMEDIES: Readonly<Record<"valkey" | "s3", Readonly<Record<string, string>>>> = {
+  valkey: {
+    UnknownIssuer: "name the CA that signed the server's certificate with [cluster] store_tls_ca",
+    CertificateRequired:
+      "the server wants a certificate from its clients: [cluster] store_tls_cert and store_tls_key",
+  },
+  s3: {
+    UnknownIssuer:
+      "let the variable AWS_CA_BUNDLE name a file with the CA that signed the server's certificate",
+  },
 };
 
 /** Outcome of a flush, as the core writes it. */

@@ -1,9 +1,13 @@
 // Owns the conformance of stores that others run, on real servers: Valkey alone and as a cluster, and S3.
+import type { AddressInfo } from "node:net";
+import { createServer } from "node:tls";
+import type { TlsOptions } from "node:tls";
 import { afterEach, expect, test } from "vitest";
 import { ItemStatus } from "../../../src/base/block.ts";
 import type { ColdSettings } from "../../../src/base/native.ts";
 import { ColdStore } from "../../../src/client/cold/cold-store.ts";
 import { valkeyRecordBytes } from "../../../src/extras/plan/stores.ts";
+import { certificate } from "../../support/closed-vaults.ts";
 import { Pages } from "../../support/lanes.ts";
 import { NAMESPACE } from "../../support/records.ts";
 import { describeStore } from "../../support/source-suite.ts";
@@ -252,4 +256,36 @@ test.skipIf(!HAS_VALKEY)("a plan holds for a server with another allocator", asy
     const { each } = await memoryOf(await ValkeyServer.start(), bytes);
     expect(each, `${bytes} bytes`).toBeLessThanOrEqual(valkeyRecordBytes(bytes));
   }
+});
+
+/** A server that ends each handshake with a certificate of its own CA; nothing is served. */
+async function startForeign(more: TlsOptions = {}): Promise<{ port: number; caPem: Buffer }> {
+  const ca = certificate("ca");
+  const { certPem, keyPem } = certificate("server", ca);
+  const server = createServer({ cert: certPem, key: keyPem, ca: ca.certPem, ...more });
+  server.on("tlsClientError", () => {});
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  closeAfterTest({ close: () => server.close() });
+  return { port: (server.address() as AddressInfo).port, caPem: Buffer.from(ca.certPem) };
+}
+
+test("a certificate that is not trusted, or missing, names the setting that mends it", async () => {
+  const foreign = await startForeign();
+  const failure = async (store: ColdStore): Promise<string> =>
+    await store.lookup(NAMESPACE, Buffer.alloc(36), 5_000).then(
+      () => "found",
+      ({ message }: Error) => message,
+    );
+  const valkey = await failure(openStore(`valkeys://127.0.0.1:${foreign.port}`));
+  expect(valkey).toMatch(/UnknownIssuer; name the CA .* with \[cluster\] store_tls_ca/);
+  const strict = await startForeign({ requestCert: true });
+  const settings = { caPem: strict.caPem } as Partial<ColdSettings>;
+  const asked = await failure(openStore(`valkeys://127.0.0.1:${strict.port}`, settings));
+  expect(asked).toMatch(/\[cluster\] store_tls_cert and store_tls_key/);
+  process.env["AWS_ENDPOINT_URL"] = `https://127.0.0.1:${foreign.port}`;
+  process.env["AWS_ACCESS_KEY_ID"] = "of the test";
+  process.env["AWS_SECRET_ACCESS_KEY"] = "of the test";
+  expect(await failure(openStore("s3://bucket/prefix"))).toContain(
+    "let the variable AWS_CA_BUNDLE",
+  );
 });

@@ -378,9 +378,9 @@ pub fn roots_file() -> Option<PathBuf> {
     own.or_else(|| ROOT_FILES.iter().map(PathBuf::from).find(|path| path.exists()))
 }
 
-/// The trusted roots in that file; empty without one.
+/// The trusted roots of a bucket: those of `AWS_CA_BUNDLE`, as for AWS's own tools, or of that file; empty without one.
 fn roots() -> Vec<Certificate<'static>> {
-    roots_in(roots_file())
+    roots_in(env::var_os("AWS_CA_BUNDLE").map(PathBuf::from).or_else(roots_file))
 }
 
 fn roots_in(file: Option<PathBuf>) -> Vec<Certificate<'static>> {
