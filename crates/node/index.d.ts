@@ -795,6 +795,14 @@ export declare function shmCancel(id: number, request: number): void
 /** Verifies records that a reader could not use, and removes damaged ones (status 10, quarantined). */
 export declare function shmCheck(id: number, namespace: Uint8Array, packed: Uint8Array): number
 
+/**
+ * Throws where this machine has no group of that name or number.
+ *
+ * # Errors
+ * `BAD_ARGUMENT` naming the key, the group and what to write.
+ */
+export declare function shmCheckGroup(name: string): void
+
 /** Leaves the region after running requests have ended; idempotent. */
 export declare function shmClose(id: number): void
 

@@ -170,6 +170,7 @@ export const lanesClose: Takes<"lanesClose", [LanesId]> = coded(loaded.lanesClos
 export const shmOpen = codedLater(loaded.shmOpen) as (
   ...args: Parameters<Core["shmOpen"]>
 ) => Promise<core.ShmInfo & { id: RegionId }>;
+export const shmCheckGroup: Core["shmCheckGroup"] = coded(loaded.shmCheckGroup);
 export const shmLookup: Takes<"shmLookup", [RegionId]> = coded(loaded.shmLookup);
 export const shmLookupNow: Takes<"shmLookupNow", [RegionId]> = coded(loaded.shmLookupNow);
 export const shmFetch: Takes<"shmFetch", [RegionId, ArenaId]> = coded(loaded.shmFetch);

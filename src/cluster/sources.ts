@@ -76,7 +76,7 @@ function poolFeeds(
     const target = targetFor(address, of, asked);
     return target && { ...target, listed: { certificate, via } };
   };
-  const text = [...all.kv, ...all.ssm].map((address) => address.text).join(", ");
+  const text = [...new Set([...all.kv, ...all.ssm].map((address) => address.text))].join(", ");
   const source = new PoolSource({
     seeds,
     known: keptOf(text),
@@ -142,7 +142,12 @@ function namedLists(config: Config, resolver: Resolving): Promise<NamedList>[] {
   const byName = new Map([...kv, ...ssm].map((address) => [address.text, address]));
   const feeds = [
     ...dnsFeeds(config, resolver, silent),
-    ...poolFeeds(config, silent, () => {}),
+    ...poolFeeds(
+      config,
+      silent,
+      () => {},
+      (text) => readKept(keptAt(config, text), silent),
+    ),
     ...etcdFeeds(config, silent),
   ];
   return feeds.map(async ({ text, source, targetOf }) => {

@@ -3,6 +3,8 @@ import { readdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { askOnce } from "../../src/client/vault/ask.ts";
+import { keptAt, knownTargets } from "../../src/cluster/sources.ts";
+import { checkConfig } from "../../src/config/check.ts";
 import type { GossipRequest, SignedEntry } from "../../src/wire/messages.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { runInside } from "../support/command-line.ts";
@@ -203,4 +205,22 @@ test("F83 a sidecar that is told another pool's list refuses and counts it", asy
   await until(async () => (await sidecar.counter("listings_refused")) > 0, "the refusal");
   // Which of the two it asks first is its pool.
   expect((await sidecar.seen()).size).toBe(1);
+});
+
+test("without the vault that this machine joined, a command asks those of the last list", async () => {
+  const key = poolKey();
+  const seed = await startPooled({ key });
+  const other = await startPooled({ key, peers: [seed.address] });
+  await until(async () => (await membersOf(other.address)).length === 2, "the pool");
+  const stateDir = testDirectory();
+  const dead = "127.0.0.1:1";
+  const text = `pool:${dead}`;
+  const toml = `[cluster]\nkv_cold = "${text}"\n[vault]\nstate_dir = "${stateDir}"\n`;
+  const config = checkConfig(toml, null, {}).config!;
+  const kept = [{ address: other.address, class: null, certificate: null }];
+  writeFileSync(keptAt(config, text), JSON.stringify(kept), { mode: 0o600 });
+  // The kept list lacks the vault that came later.
+  const { targets, failures, outdated } = await knownTargets(config);
+  expect(targets.map(({ address }) => address).toSorted()).toEqual(addresses([seed, other]));
+  expect([failures, outdated]).toEqual([[], []]);
 });

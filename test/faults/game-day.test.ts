@@ -350,15 +350,15 @@ test.skipIf(underSmallDisk("/tmp") === null)(
       "no problem in `tierkv status`; meanwhile memory served",
     );
 
-    // A vault's host hangs, or the network between is cut.
+    // A vault hangs.
     site.signal("vault1", "SIGSTOP");
     sees = await site.problem(site.address(1));
     site.signal("vault1", "SIGCONT");
     await site.isWell();
     note(
-      "a vault's host hangs, or its network is cut",
+      "a vault hangs, or a firewall or proxy on the way takes its connections",
       sees,
-      "mend the network or the host; firewalls must let the port through",
+      "end or mend what hangs; firewalls must let the port through",
       "no problem in `tierkv status`, without a restart",
     );
 
@@ -396,9 +396,9 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     await site.start("engine", "sidecar");
     await site.isWhole(0);
     note(
-      "a vault's host is lost",
+      "the network to a vault is cut, or its host is lost",
       `\`PROBLEM: kv vault at B:50051 does not answer: no answer: no connection to port 50051 (ETIMEDOUT); ${GONE.replace("${port}", "50051")}\`; if only the program ended, ${code(sees)}`,
-      "on each engine's machine: `tierkv vaults remove B:50051`, and start the sidecar again",
+      "mend the network: nothing else is to be done. If the host is gone for good, on each engine's machine: `tierkv vaults remove B:50051`, and start the sidecar again",
       'no problem; what it held is computed again, or with `redundancy = "copies:2"` read from its copy, and a note where one vault is left',
     );
 

@@ -131,6 +131,15 @@ pub fn shm_open(
     }))
 }
 
+/// Throws where this machine has no group of that name or number.
+///
+/// # Errors
+/// `BAD_ARGUMENT` naming the key, the group and what to write.
+#[napi]
+pub fn shm_check_group(name: String) -> napi::Result<()> {
+    run(|| group_id(&name).map(drop))
+}
+
 fn begin(id: u32, work: impl FnOnce() -> Result<Work>) -> napi::Result<u32> {
     run(|| REGIONS.get(id)?.begin(work()?))
 }

@@ -1,9 +1,11 @@
 // Owns the file checks of `tierkv config check`: reads each named file with the code that a start uses, and makes none.
+import type { RecordClass } from "../../base/block.ts";
 import { toTierkvError } from "../../base/errors.ts";
 import type { TierkvError } from "../../base/errors.ts";
+import { sharedPath } from "../../base/hosts.ts";
 import { silent } from "../../base/log.ts";
 import { readPrivate, readPublic } from "../../base/private-file.ts";
-import type { Config, GatewayConfig, VaultConfig } from "../../config/config.ts";
+import type { Address, Config, GatewayConfig, VaultConfig } from "../../config/config.ts";
 
 /** A file that cannot be used, and the key that names it. */
 export interface FileProblem {
@@ -79,6 +81,25 @@ function partOfStores(config: Config): Part {
   ];
 }
 
+/** Memory that the sidecars of this machine share; only a machine with engines maps it. */
+function partOfRegions({ cluster }: Config): Part {
+  const { role, kvCold, ssmCold } = cluster;
+  const of = (name: RecordClass, all: readonly Address[]): (() => Promise<void>)[] =>
+    all
+      .filter(({ text }) => sharedPath(text) !== null)
+      .map(({ text }) => async () => {
+        (await import("../../client/region/region.ts")).checkPlace(name, text);
+      });
+  if (role !== "inference") return [[], []];
+  return [[own("[cluster] kv_cold")], [...of("kv", kvCold), ...of("ssm", ssmCold)]];
+}
+
+function partOfGroup({ cluster: { group } }: Config): Part {
+  const read = async (name: string): Promise<void> =>
+    (await import("../../client/region/region.ts")).checkGroup(name);
+  return [[{ key: "[cluster] group", path: group, read }], []];
+}
+
 function partOfVault(vault: VaultConfig): Part {
   return [
     [
@@ -124,6 +145,8 @@ function partsOf(config: Config): readonly Part[] {
       [async () => (await import("../../cluster/credentials.ts")).checkCredentials(config)],
     ],
     partOfStores(config),
+    partOfRegions(config),
+    partOfGroup(config),
     partOfVault(vault),
     partOfSocket("[sidecar] socket", sidecar.socket),
     [

@@ -3,9 +3,17 @@ import { existsSync } from "node:fs";
 import { dirname } from "node:path";
 import type { RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { sharedPath } from "../../base/hosts.ts";
 import type { Coherence } from "../../base/hosts.ts";
 import type { RegionId } from "../../base/native.ts";
-import { shmCancel, shmClose, shmLookupNow, shmOpen, shmProgress } from "../../base/native.ts";
+import {
+  shmCancel,
+  shmCheckGroup,
+  shmClose,
+  shmLookupNow,
+  shmOpen,
+  shmProgress,
+} from "../../base/native.ts";
 import type { FlushedScope, FlushNews } from "../../wire/messages.ts";
 import { Requests } from "../requests.ts";
 import type { Outcome, RunOptions } from "../requests.ts";
@@ -58,9 +66,7 @@ export class Region {
       const info = await shmOpen(path, maxBytes, mustFit, coherence, host, group, settle);
       return new Region(info, requests);
     } catch (error) {
-      const { message: reason } = toTierkvError(error);
-      const key = `[cluster] ${name}_cold`;
-      throw new TierkvError("SHARED_REGION", { key, value: JSON.stringify(address), reason });
+      throw refusal(name, address, error);
     }
   }
 
@@ -91,6 +97,26 @@ export class Region {
   close(): void {
     shmClose(this.#id);
   }
+}
+
+/** Throws what a start would say of a region's place, and makes nothing. */
+export function checkPlace(name: RecordClass, address: string): void {
+  try {
+    checkDevice(sharedPath(address) ?? "");
+  } catch (error) {
+    throw refusal(name, address, error);
+  }
+}
+
+/** Throws where this machine has no such group. */
+export function checkGroup(group: string): void {
+  shmCheckGroup(group);
+}
+
+function refusal(name: RecordClass, address: string, error: unknown): TierkvError {
+  const { message: reason } = toTierkvError(error);
+  const key = `[cluster] ${name}_cold`;
+  return new TierkvError("SHARED_REGION", { key, value: JSON.stringify(address), reason });
 }
 
 /** Throws where a region would be made in the place of a device that is not there. */

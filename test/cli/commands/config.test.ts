@@ -300,3 +300,24 @@ test("sizes beyond the machine's memory or disk are refused, and an archive on t
   ]);
   expect(existsSync(data)).toBe(false);
 });
+
+test("a device or a group that this machine has not is named with what to do, and nothing is made", async () => {
+  const on = new Setting();
+  const device = "/dev/tierkv-test-none";
+  const of = async (cluster: Record<string, string>): Promise<string[]> => {
+    const { problems } = await on.check(tomlOf({ cluster }));
+    return problems.map(({ key, message }) => `${key}: ${message}`);
+  };
+  const [said, ...others] = await of({ kv_cold: `shm:${device}` });
+  expect(said).toContain("there is no such device: load its module or correct its number");
+  expect(others).toEqual([]);
+  expect(existsSync(device)).toBe(false);
+  const fit = "shm:/dev/shm/tierkv-test-none";
+  expect(await of({ kv_cold: fit })).toEqual([]);
+  expect(await of({ kv_cold: fit, group: "tierkv-test-none" })).toEqual([
+    expect.stringMatching(
+      /^\[cluster\] group: .*this machine has no group of that name: write one/,
+    ),
+  ]);
+  expect(await of({ kv_cold: fit, group: "0" })).toEqual([]);
+});

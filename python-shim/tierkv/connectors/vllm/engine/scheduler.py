@@ -516,7 +516,7 @@ class SchedulerShim:
         return state.answer(self._handoffs.told(state))
 
     def has_pending_work(self) -> bool:
-        """Tell whether the engine should go on stepping: copies run, blocks are referenced, or workers are to be asked."""
+        """Tell whether the engine should go on stepping: copies run, blocks are referenced, or a question waits."""
         if self._saves.has_work or len(self._loads) > 0 or self.events.has_news:
             return True
         return not self.failures.is_off and self._generations.has_question
