@@ -119,10 +119,19 @@ function describeWork(
     ...(fidelity ?? []).map(
       ({ model, ...of }) => `sidecar: blocks of ${model} are ${showFidelity(of)}`,
     ),
-    ...(forms ?? []).map(
-      ({ address, form }) => `sidecar: blocks go to ${address} as ${showForm(form)}`,
-    ),
+    ...(forms ?? [])
+      .filter(({ address }) => takesBlocks(address, pools ?? []))
+      .map(({ address, form }) => `sidecar: blocks go to ${address} as ${showForm(form)}`),
   ];
+}
+
+/** Exported for its test. Whether a vault owns blocks; one that left its pool, or drains, owns none. */
+export function takesBlocks(
+  address: string,
+  pools: readonly Pick<Pooled, "address" | "share">[],
+): boolean {
+  const shares = pools.filter((one) => one.address === address).map(({ share }) => share);
+  return shares.length === 0 || shares.some((share) => share > 0);
 }
 
 function describeSessions({ sessions, counters }: TargetStatus): string[] {

@@ -96,8 +96,15 @@ async function clear(stage: Stage, progress: Progress, areLogsKept: boolean): Pr
   const left = stage.running().map(({ name, pid }) => `${name} (process group ${pid ?? 0})`);
   if (!areLogsKept && workspace.isThere()) left.push(workspace.dir);
   if (left.length > 0) return progress.line(`left behind: ${left.join(", ")}`);
-  const kept = areLogsKept ? `; the logs stay in ${workspace.logs}` : "";
-  progress.line(`nothing is left behind: no process, no socket, no model${kept}`);
+  const kept = [
+    ...(areLogsKept ? [`the logs stay in ${workspace.logs}`] : []),
+    ...(stage.fetchedModel === null
+      ? []
+      : [
+          `the fetched model stays in ${stage.fetchedModel} for the next demo: remove it if you like`,
+        ]),
+  ];
+  progress.line(["no process and no socket is left behind", ...kept].join("; "));
 }
 
 function showWhatToTry(stage: Stage, progress: Progress, { engine, prompt }: Outcome): void {

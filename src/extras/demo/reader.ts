@@ -201,6 +201,8 @@ async function fetched(
     detail: () => run.last() ?? "",
     result: (said) => said ?? "done",
   });
-  if (reason === null) return { folder: run.last() ?? "", reason: "" };
-  return { folder: null, reason };
+  if (reason !== null) return { folder: null, reason };
+  const folder = run.last() ?? "";
+  stage.fetchedModel = folder;
+  return { folder, reason: "" };
 }

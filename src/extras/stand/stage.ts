@@ -45,6 +45,8 @@ export class Stage {
   readonly machine: Machine = thisMachine();
   /** Codec of the sidecar that was started last. */
   codec: Codec = "raw";
+  /** Folder of a model that was fetched, and stays for the next demo; null: none was. */
+  fetchedModel: string | null = null;
   readonly #signal: AbortSignal;
   /** Python with vLLM and tierKV. */
   readonly #python: string;

@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { describeTravel, row } from "../../../src/cli/commands/status.ts";
+import { describeTravel, row, takesBlocks } from "../../../src/cli/commands/status.ts";
 import { SidecarLink } from "../../../src/control/sidecar-link.ts";
 import type { TargetStatus } from "../../../src/diagnosis/inspect.ts";
 import { sidecarFamilies } from "../../../src/exposition/sidecar.ts";
@@ -88,4 +88,17 @@ test("a sidecar's memory is shown with the most that all its engines may take", 
   const shown = (engines: number | null): string =>
     row({ address: "/s.sock", engines, usedBytes: 5e6, maxBytes: 3e6 } as TargetStatus)[7]!;
   expect([2, 0, null].map(shown)).toEqual(["5.0 MB of 6.0 MB", "5.0 MB", "5.0 MB of 3.0 MB"]);
+});
+
+test("blocks are not said to go to a vault that owns none, as one that has left its pool", () => {
+  const pools = [
+    { address: "a:1", share: 0 },
+    { address: "a:1", share: 0.5 },
+    { address: "b:1", share: 0 },
+  ];
+  expect(["a:1", "b:1", "alone:1"].map((address) => takesBlocks(address, pools))).toEqual([
+    true,
+    false,
+    true,
+  ]);
 });
