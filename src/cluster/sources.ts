@@ -161,7 +161,9 @@ function namedLists(config: Config, resolver: Resolving): Promise<NamedList>[] {
       if (address !== undefined) await addressesOf(address, resolver);
       const list = (await firstList(source, LISTING_WAIT_MS)) ?? [];
       if (list.length > 0) return of(list, null);
-      const reason = `no list came within ${LISTING_WAIT_MS} ms`;
+      const { failure = "" } = source;
+      const why = failure === "" ? "" : `: ${failure}`;
+      const reason = `no list came within ${LISTING_WAIT_MS} ms${why}`;
       const fix =
         source.kind === "etcd"
           ? "look whether etcd answers at [etcd] endpoints, and whether a vault registers there"

@@ -21,12 +21,23 @@ export interface EtcdOptions extends EtcdAccess {
   logger: Logger;
 }
 
+/** Replaces OpenSSL's own text, and names the key that mends a refused certificate. */
+function inWords(reason: string): string {
+  const text = reason.replace(/\S*:error:[^:]*:SSL routines:[^:]*:([^:]+):\S*/, "TLS: $1");
+  if (/unable to (verify|get)|self-signed/.test(text))
+    return `${text}; name the CA that signed its certificate with [etcd] tls_ca`;
+  if (/alert (bad certificate|certificate required)|SSL alert number (42|116)/.test(text))
+    return `${text}; it wants a certificate of its clients: [etcd] tls_cert and tls_key`;
+  return text;
+}
+
 /** Runs `work` on one connection after another until closed; logs a failure once while it repeats. */
 async function again(
   options: EtcdOptions,
   signal: AbortSignal,
   work: (calls: EtcdCalls) => Promise<void>,
   failed: string,
+  onFailure: (reason: string) => void = () => {},
 ): Promise<void> {
   let said = "";
   for (let turn = 0; !signal.aborted; turn += 1) {
@@ -35,7 +46,8 @@ async function again(
       await work(calls);
       said = "";
     } catch (error) {
-      const reason = grpcReason(error);
+      const reason = inWords(grpcReason(error));
+      if (!signal.aborted) onFailure(reason);
       if (reason !== said && !signal.aborted) options.logger.warn({ reason }, failed);
       said = reason;
     } finally {
@@ -54,6 +66,7 @@ export class EtcdSource<Listed = ListedVault> {
   readonly #options: EtcdOptions;
   readonly #read: Read<Listed>;
   readonly #closing = new AbortController();
+  failure = "";
 
   constructor(options: EtcdOptions, read: Read<Listed>) {
     this.#options = options;
@@ -63,12 +76,21 @@ export class EtcdSource<Listed = ListedVault> {
   /** As `VaultSource.follow`; `onNone`: called where etcd answers that nothing is registered. */
   follow(onList: (list: readonly Listed[]) => void, onNone: () => void = () => {}): void {
     const onEach = (list: readonly Listed[]): void => {
+      this.failure = "";
       if (list.length === 0) onNone();
       else onList(list);
     };
     const { signal } = this.#closing;
     const failed = "etcd does not answer: the last list stays";
-    void again(this.#options, signal, (calls) => this.#watch(calls, onEach), failed);
+    void again(
+      this.#options,
+      signal,
+      (calls) => this.#watch(calls, onEach),
+      failed,
+      (reason) => {
+        this.failure = reason;
+      },
+    );
   }
 
   close(): void {

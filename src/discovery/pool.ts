@@ -34,6 +34,7 @@ export class PoolSource implements VaultSource {
   #book: Book | null = null;
   #said = "";
   #isClosed = false;
+  failure = "";
   #onList: (list: readonly ListedVault[]) => void = () => {};
 
   constructor(options: PoolSourceOptions) {
@@ -94,13 +95,16 @@ export class PoolSource implements VaultSource {
         const asked = { name: "the", address, security, timeoutMs };
         const reply = await askOnce(asked, vaultService.Pool, { mark, epoch }, signal);
         ({ mark, epoch } = reply);
+        this.failure = "";
         this.#take(address, reply);
         // A vault without a list holds no call.
         if (reply.key.length === 0) await pause(signal);
       } catch (error) {
         if (signal.aborted) return;
         mark = 0;
-        logger.debug({ err: toTierkvError(error), vault: address }, "no list of vaults");
+        const err = toTierkvError(error);
+        this.failure = err.message;
+        logger.debug({ err, vault: address }, "no list of vaults");
         await pause(signal);
       }
     }

@@ -20,6 +20,8 @@ export interface VaultSource {
   follow(onList: (list: readonly ListedVault[]) => void): void;
   /** Ends the reports; idempotent. */
   close(): void;
+  /** Why the latest attempt failed; empty or absent: none has, or a later one succeeded. */
+  readonly failure?: string;
 }
 
 /** Returns the first list of a source within `waitMs`; null: there was none. Closes the source. */

@@ -88,6 +88,13 @@ withEtcd("F84 etcd with TLS and a user: who is neither hears and writes nothing"
     { ...named, tls: null },
     { ...named, tls: foreign },
   ];
+  const told = (of: EtcdOptions): EtcdSource => {
+    const source = closeAfterTest(new EtcdSource(of, vaultAt));
+    source.follow(() => {});
+    return source;
+  };
+  const doubted = told({ ...named, tls: foreign });
+  await until(() => doubted.failure.includes("[etcd] tls_ca"), "the key that mends it");
   const refused = others.map(follow);
   const [anybody] = others as [EtcdOptions];
   closeAfterTest(register(anybody, "10.0.0.1:1", "kv"));
