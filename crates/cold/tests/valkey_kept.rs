@@ -78,3 +78,16 @@ fn the_names_of_models_are_told_again_to_a_server_that_has_lost_them() {
     let flushed = bench(&fake.address()).flushed(scope).unwrap();
     assert_eq!((flushed.is_unknown, flushed.models), (false, vec!["ours".to_owned()]));
 }
+
+#[test]
+fn a_cluster_that_is_made_after_the_first_request_is_used() {
+    let Some(program) = program() else { return };
+    let server = Server::start(&program, &["--cluster-enabled", "yes"]);
+    let bench = bench(&server.address());
+    let refused = bench.found(&[1]).unwrap_err().text;
+    assert!(refused.contains("no node serves the slots"), "{refused}");
+    let mut client = server.client();
+    redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).exec(&mut client).unwrap();
+    until("the cluster to be used", || bench.store(&[1]).is_ok_and(|done| done == [ACCEPTED]));
+    assert_eq!(bench.found(&[1]).unwrap(), [true]);
+}

@@ -407,8 +407,11 @@ fn pause() -> Duration {
     Duration::from_millis(VALKEY_MODELS_EVERY_MS)
 }
 
+/// Why a copy was not read, where no node has refused.
+const NO_NODE: &str = "no node serves the slots of its copies at present, or those nodes do not answer (`CLUSTER INFO` says which)";
+
 fn unknown(refusal: Option<&str>) -> Error {
-    let why = refusal.filter(|text| !text.is_empty()).unwrap_or("their nodes do not answer");
+    let why = refusal.filter(|text| !text.is_empty()).unwrap_or(NO_NODE);
     let text = format!("the list of flushes cannot be read, so that no record is used: {why}");
     Error::lane_failed(text)
 }

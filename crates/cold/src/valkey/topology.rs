@@ -124,6 +124,19 @@ enum Owners {
     Slots(Arc<HashMap<Slot, Owner>>),
 }
 
+impl Owners {
+    /// Whether each slot has an owner.
+    fn are_all(&self) -> bool {
+        match self {
+            Self::One(_) => true,
+            Self::Slots(slots) => slots.len() == usize::from(SLOTS),
+        }
+    }
+}
+
+/// Slots of a cluster.
+const SLOTS: u16 = 16_384;
+
 /// The owner of each key, and whether there are several nodes, so that the others go on without one.
 pub struct Owned {
     pub owners: Vec<Option<Owner>>,
@@ -247,7 +260,9 @@ impl Topology {
                 Ok(owners) => {
                     let mut state = self.state();
                     state.owners = Some(owners.clone());
-                    (state.is_stale, state.asked) = (false, Some(Instant::now()));
+                    // A cluster that is being made, or has lost nodes, serves the other slots later.
+                    state.is_stale = !owners.are_all();
+                    state.asked = Some(Instant::now());
                     return Ok(owners);
                 }
                 Err(error) => last = error,
