@@ -55,8 +55,9 @@ export function addFidelity(program: Command): void {
     .description(
       "Sends each prompt three times: computed, from the engine's own cache, and restored by tierKV after that cache is\n" +
         "emptied. Compares the greedy answers token by token, with the probabilities of the likeliest tokens. Ends early if\n" +
-        'the verdict is clear. Within [codec] max_kld it writes a certificate, with which `[codec] kv = "auto"` stores\n' +
-        "this model's blocks as INT8. Run it on the machine of an engine with VLLM_SERVER_DEV_MODE=1 and no other users,\n" +
+        `the verdict is clear. Within [codec] max_kld, and from ${CERTIFIED_PROMPTS_MIN} restored prompts on, it writes a certificate,\n` +
+        'with which `[codec] kv = "auto"` stores blocks of this model as INT8. Run it on the machine of an engine with\n' +
+        "VLLM_SERVER_DEV_MODE=1 and no other users,\n" +
         "whose sidecar has [turbo_quant] enabled = true. With --model, it starts vaults, a sidecar and vLLM on the CPU\n" +
         "and stops them at the end; that needs a Python with vLLM and tierkv: the one of the wheel's environment, or the\n" +
         "one that the variable TIERKV_PYTHON names. Exit code 0: within the bound, 1: beyond it, 3: too few prompts to\n" +
@@ -97,6 +98,7 @@ async function runFidelity(call: Call<FidelityFlags>): Promise<Outcome> {
   progress.step(`about ${showMs(FIDELITY_START_MS)} to start vLLM, then ${forecastText(call)}`);
   return await withEngineOf(resolve(model), {
     say: (what) => progress.step(what),
+    during: (what, work) => progress.during(what, work),
     work: (place) => new Measurement(call, config, prompts, progress).run(place),
   });
 }

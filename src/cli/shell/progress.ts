@@ -95,6 +95,24 @@ export class SpokenProgress {
     if (this.#io.progress(what) === false) this.#io.err(what);
   }
 
+  /** Tells of a step at once, and how long it has taken while its work runs. */
+  async during<T>(what: string, work: () => Promise<T>): Promise<T> {
+    this.step(what);
+    const begunMs = this.#now();
+    const ticker = setInterval(() => {
+      const line = `${what} (${showMs(this.#now() - begunMs)})`;
+      if (this.#io.progress(line) !== false) return;
+      if (this.#now() - this.#saidMs < PROGRESS_SAY_MS) return;
+      this.#saidMs = this.#now();
+      this.#io.err(line);
+    }, PROGRESS_EVERY_MS);
+    try {
+      return await work();
+    } finally {
+      clearInterval(ticker);
+    }
+  }
+
   /** Reports `done` of `all` parts, `leftMs` before the end; null: not known. */
   at(done: number, all: number, what: string, leftMs: number | null): void {
     const left = leftMs === null ? "" : `, about ${showMs(leftMs)} left`;

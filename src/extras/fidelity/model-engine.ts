@@ -15,6 +15,8 @@ export interface Place {
 interface Job<T> {
   /** Called with each step before the engine answers. */
   say: (what: string) => void;
+  /** Called with a step whose end may be far, and its work. */
+  during: <Done>(what: string, work: () => Promise<Done>) => Promise<Done>;
   work: (place: Place) => Promise<T>;
 }
 
@@ -24,7 +26,7 @@ interface Job<T> {
  */
 export async function withEngineOf<T>(
   model: string,
-  { say, work }: Job<T>,
+  { say, during, work }: Job<T>,
 ): Promise<T | typeof EXIT_INTERRUPTED> {
   const interrupt = new AbortController();
   const { signal } = interrupt;
@@ -35,11 +37,10 @@ export async function withEngineOf<T>(
     say("starting vaults and a sidecar");
     await stage.startVaults();
     await stage.startSidecar("int8");
-    say("starting vLLM");
     // In bfloat16 one rounding error changes answers as much as a codec does (decision 0140).
     const of = { path: model, lengthMax: FIDELITY_MODEL_LEN, dtype: "float32" } as const;
     const engine = stage.startEngine(of);
-    await engine.ready();
+    await during("starting vLLM", () => engine.ready());
     const done = await work({ engine: engine.url, socket: stage.workspace.socket, signal });
     areLogsWanted = false;
     return done;
@@ -51,7 +52,7 @@ export async function withEngineOf<T>(
     areLogsWanted = false;
     return EXIT_INTERRUPTED;
   } finally {
-    await stage.stopAll();
+    await during("stopping vLLM", () => stage.stopAll());
     stage.workspace.remove(areLogsWanted);
     unguard();
   }
