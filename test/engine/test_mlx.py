@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from harness.models import Spec
     from harness.processes import Cluster
+    from lab.checkpoint import Spec
 
 pytestmark = pytest.mark.nightly
 

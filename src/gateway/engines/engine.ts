@@ -23,9 +23,9 @@ export interface EngineStatus {
   engine: string;
   /** `draining`: it is up, and gets no more requests. */
   state: "up" | "down" | "draining";
-  /** It gets no more requests until `tierkv gateway undrain`, down or not. */
+  /** Whether it gets no more requests until `tierkv gateway undrain`, down or not. */
   isDraining: boolean;
-  /** It computes prompts for the others, and answers no request ([gateway] prefill). */
+  /** Whether it computes prompts for the others, and answers no request ([gateway] prefill). */
   isPrefill: boolean;
   /** Why the engine is down; empty unless it is. */
   reason: string;

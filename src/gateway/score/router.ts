@@ -37,7 +37,7 @@ export interface Asked {
 interface About extends Pick<Asked, "id" | "model" | "session"> {
   /** Whether one choice alone was asked for. */
   isSingle: boolean;
-  /** What another engine has computed of the prompt before. */
+  /** The part of the prompt that another engine has computed before. */
   prefilled: Prefilled | null;
 }
 
