@@ -147,9 +147,13 @@ function byVault({ kv, ssm }) {
 
 export function showVaults(at, vaults) {
   const rows = byVault(vaults).map(
-    ([name, { address, state, lanes, share: owned, holes, moved, tier, seen }]) => [
+    ([name, { address, state, hasLeft, lanes, share: owned, holes, moved, tier, seen }]) => [
       name,
-      state === "up" || state === "unknown" ? state : state.toUpperCase(),
+      hasLeft === true
+        ? "left"
+        : state === "up" || state === "unknown"
+          ? state
+          : state.toUpperCase(),
       tier === "shared" ? NONE : share(owned, 1),
       `${holes}, ${moved}`,
       ...(seen === null ? Array(7).fill(NONE) : seenCells(name, lanes, seen)),

@@ -47,7 +47,7 @@ export function showFidelity({
 const EXACT: Readonly<Record<Exclude<FidelityWhy, "configured">, string>> = {
   certified: "certified",
   unidentified: "exact: the engine has not named its weights yet",
-  uncertified: "exact: not certified (`tierkv fidelity`)",
+  uncertified: "exact: not certified (`tierkv fidelity`, with vLLM)",
   unknown_order: "exact: not certified, the order of bytes in this engine's pages is not proven",
   other_order: "exact: not certified for this order of bytes",
   other_codec: "exact: not certified for this version of the codec",

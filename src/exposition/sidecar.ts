@@ -78,13 +78,17 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
     ),
     gauge(
       `${own}_vault_up`,
-      "1 while the vault answers, 0 while it does not; absent until the first call.",
-      ofVaults(status, ({ state }) => (state === "unknown" ? null : state)),
+      "1 while the vault answers, 0 while it does not; absent until the first call, and once it has left the pool.",
+      ofVaults(status, ({ state, hasLeft }) =>
+        state === "unknown" || hasLeft === true ? null : state,
+      ),
     ),
     gauge(
       `${own}_vault_lanes_up`,
       "1 while records travel on lanes to the vault.",
-      ofVaults(status, ({ tier, lanes }) => (tier === "shared" ? null : lanes)),
+      ofVaults(status, ({ tier, lanes, hasLeft }) =>
+        tier === "shared" || hasLeft === true ? null : lanes,
+      ),
     ),
     gauge(
       `${own}_vault_share`,

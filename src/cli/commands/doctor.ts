@@ -300,7 +300,9 @@ function describeVault({ target, address, restore, lookupMs }: VaultBench): stri
 export function describe(name: string, prompts: readonly Outlook[]): string[] {
   if (prompts.length === 0) return [`${name}: its vaults could not be measured.`];
   if (prompts.some(({ gain }) => gain === null)) {
-    return [`${name}: it has not computed a prompt yet; let it answer a few, and ask again.`];
+    return [
+      `${name}: it has computed no prompt yet: let it answer a few, and ask again. SGLang reports no times of computing.`,
+    ];
   }
   const rows = prompts.map(({ tokens, isBeyond, computeMs, restoreMs, gain }) => [
     isBeyond ? `${tokens} *` : String(tokens),

@@ -207,11 +207,14 @@ class Measurement {
     const startedMs = this.#progress.tookMs;
     const tell = (done: number, what: string): void => {
       const took = this.#progress.tookMs - startedMs;
-      const left = done === 0 ? null : (took / done) * (3 * prompts.length - done);
-      const answers = `answers, prompts ${before + 1} to ${before + prompts.length}: ${what}`;
+      const last = before + prompts.length;
+      const isEnd = last === this.#prompts.length;
+      const left = done === 0 || !isEnd ? null : (took / done) * (3 * prompts.length - done);
+      const answers = `answers, prompts ${before + 1} to ${last} of at most ${this.#prompts.length}: ${what}`;
       this.#progress.at(done, 3 * prompts.length, answers, left);
     };
     let done = 0;
+    tell(done, "computed, and from the engine's own cache");
     // Each prompt is answered twice in a row, because a small cache does not keep all of them.
     const started = await eachAtOnce(prompts, this.#atOnce, async (prompt) => {
       const computed = await engine.answer(model, prompt);

@@ -90,7 +90,7 @@ function remark(status: TargetStatus, name: string): string[] {
       (text) => `${name}: ${text}`,
     );
     if (disk === null) return lines;
-    return [...lines, `${name}: ${describeDisk(disk, counters?.["disk_alarms"] ?? 0)}`];
+    return [...lines, `${name}: ${describeDisk(disk, counters ?? {})}`];
   }
   return counters === null ? [] : describeWork(status, counters);
 }
@@ -181,7 +181,8 @@ const LANES: Readonly<Record<string, string>> = {
 };
 
 /** Describes the disk tier; the durable records exclude those waiting, or written and not synced. */
-function describeDisk(disk: DiskStats, alarms: number): string {
+function describeDisk(disk: DiskStats, counters: Readonly<Record<string, number>>): string {
+  const { disk_alarms: alarms = 0, quarantined = 0 } = counters;
   const { records, durableRecords, queuedRecords } = disk;
   const used = `${showBytes(disk.usedBytes)} of ${showBytes(disk.maxBytes)} on disk`;
   const durable = `${durableRecords} durable (${showBytes(disk.durableBytes)})`;
@@ -189,6 +190,7 @@ function describeDisk(disk: DiskStats, alarms: number): string {
   if (disk.recovering) parts.push("reading what the run before left");
   if (disk.failing) parts.push("WRITES FAIL, memory serves on");
   if (alarms > 0) parts.push(`${alarms} failed operations`);
+  if (quarantined > 0) parts.push(`${quarantined} damaged records were dropped: see its log`);
   if (disk.archive) parts.push(describeArchive(disk.archive));
   return `${parts.join(", ")}; durability ${disk.durability}`;
 }

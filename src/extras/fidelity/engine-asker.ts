@@ -117,7 +117,7 @@ export class EngineAsker {
     if (response.ok) return parsed(text);
     const fix =
       response.status === 404 && path === "/reset_prefix_cache"
-        ? "; start the engine with VLLM_SERVER_DEV_MODE=1 in its environment"
+        ? "; start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment; other engines cannot be measured, `--model` measures their model with vLLM"
         : "";
     throw failed(`the engine answers ${path} with ${response.status}: ${text.slice(0, 200)}${fix}`);
   }

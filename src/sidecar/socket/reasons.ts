@@ -28,7 +28,7 @@ const MISS_TEXTS = {
     "no engine has offered its first missing block since this sidecar started: a new prompt, or one that is not to be saved",
   evicted: "the first missing block was stored, and the vault has dropped it since",
   flushed: "the first missing block was flushed by an operator",
-  lost: "the first missing block was stored, and the vault has restarted without it",
+  lost: "the first missing block was stored; the vault has restarted since, and no longer has it",
   other_namespace:
     "the first missing block was stored by an engine of another namespace (other weights or settings)",
   state_not_handed_over:

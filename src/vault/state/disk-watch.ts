@@ -13,6 +13,8 @@ const GONE =
   "its directory was removed or replaced, so that new records are lost at the next start; start the vault again";
 const TOO_MANY =
   "it has had records of 65,536 namespaces since the vault started, and keeps records of further namespaces in memory only; start the vault again";
+const TEST_DISK =
+  "test the disk (`smartctl -t long`), or start the vault with [vault] data_dir on another one";
 const FIX_ARCHIVE = "it is tried again";
 /** The core's file that binds a directory to its archive (crates/core/src/disk/archived.rs). */
 const MARKER = "archive";
@@ -28,6 +30,8 @@ export class DiskWatch {
   #isRecovering = true;
   #isFailing = false;
   #isArchiveFailing = false;
+  /** Damaged records since the start. */
+  #damaged = 0;
   /** Namespace last named as one too many. */
   #refused = "";
   /** Device and inode of the data directory; null: unknown. */
@@ -62,6 +66,7 @@ export class DiskWatch {
     this.#lookAtArchive(now.archive);
     this.#lookAtNamespaces(now.refusedNamespace);
     this.#lookAtDirectory();
+    this.#lookAtDamage(now.quarantined);
     if (now.isFailing === this.#isFailing) return;
     this.#isFailing = now.isFailing;
     const { queued, queuedBytes, trouble } = now;
@@ -90,6 +95,17 @@ export class DiskWatch {
     this.#logger.error(
       { dataDir, namespace },
       `the disk takes no records of ${namespace}: ${TOO_MANY}`,
+    );
+  }
+
+  /** Damage to a few records is a failing disk's first sign. */
+  #lookAtDamage(damaged: number): void {
+    const more = damaged - this.#damaged;
+    this.#damaged = damaged;
+    if (!(more > 0)) return;
+    this.#logger.error(
+      { dataDir: this.#dataDir, more, damaged },
+      `${more} damaged records were found on disk and dropped, ${damaged} since the start: ${TEST_DISK}`,
     );
   }
 

@@ -112,7 +112,7 @@ const NOTHING = { sidecar: null };
 test("without a vault, or without a computed prompt, there is no verdict", () => {
   expect(verdict("m", outlook(FORECAST, {}))).toEqual(["m: its vaults could not be measured."]);
   const [unknown] = verdict("m", outlook([{ ...FORECAST[0]!, computeMs: null }], link(1e9)));
-  expect(unknown).toContain("has not computed a prompt yet");
+  expect(unknown).toContain("has computed no prompt yet");
 });
 
 test("a real sidecar and vault are measured, and a slow engine is told that it gains", async () => {

@@ -70,6 +70,20 @@ test("a vault that came back empty has holes, and each command says so of it alo
   );
   expect(family?.samples.map(({ value }) => value)).toEqual([0, holes, 0]);
 
+  // One that has left its pool is nobody's trouble: no alert fires of it.
+  const isOf = (name: string, of: SidecarStatus): unknown[] =>
+    sidecarFamilies(of)
+      .find((one) => one.name === `tierkv_sidecar_${name}`)!
+      .samples.map(({ labels }) => labels?.["address"]);
+  const [gone, ...others] = status.vaults.kv;
+  const without = {
+    ...status,
+    vaults: { kv: [{ ...gone!, hasLeft: true as const }, ...others], ssm: [] },
+  };
+  expect(isOf("vault_up", status)).toEqual(addresses);
+  expect(isOf("vault_up", without)).toEqual(addresses.slice(1));
+  expect(isOf("vault_lanes_up", without)).toEqual(addresses.slice(1));
+
   process.kill(pool.vaults[2]!.pid, "SIGKILL");
   await until(
     async () => /lanes: kv \w+ to 1 of 3;/.test(await run("status")),

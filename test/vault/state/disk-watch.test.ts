@@ -19,7 +19,14 @@ vi.mock("../../../src/base/native.ts", async (importOriginal) => {
   return { ...native, storeDiskStats: vi.fn<typeof native.storeDiskStats>() };
 });
 
-const WELL = { isRecovering: false, isFailing: false, queued: 0, queuedBytes: 0, trouble: "" };
+const WELL = {
+  isRecovering: false,
+  isFailing: false,
+  queued: 0,
+  queuedBytes: 0,
+  trouble: "",
+  quarantined: 0,
+};
 const FULL = "No space left on device (os error 28)";
 
 let lines: Record<string, unknown>[] = [];
@@ -49,6 +56,17 @@ test("reports once, when all is read, the records of the previous run", () => {
   expect(lines).toHaveLength(1);
   expect(lines[0]).toMatchObject({ level: "info", msg: "recovered 7 records", dataDir: "/d" });
   expect(lines[0]).toMatchObject({ records: 7, bytes: 70, seconds: expect.any(Number) as number });
+});
+
+test("tells of records that were damaged on disk, as they are found", () => {
+  const { see } = watch();
+  for (const quarantined of [0, 3, 3, 5]) see({ quarantined });
+  const told = lines.filter(({ level }) => level === "error");
+  expect(told.map(({ more, damaged }) => [more, damaged])).toEqual([
+    [3, 3],
+    [2, 5],
+  ]);
+  expect(told[0]!["msg"]).toContain("3 damaged records were found on disk and dropped");
 });
 
 test("warns of a disk that belongs to an archive, where the vault has none", () => {
