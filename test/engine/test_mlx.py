@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from harness.models import Spec
     from harness.processes import Cluster
     from lab.checkpoint import Spec
 

@@ -17,7 +17,7 @@ _COMPUTED = threading.local()
 
 
 class TieredContext(server.GenerationContext):  # type: ignore[misc, unused-ignore] # mlx-lm has no types
-    """A request's context, with two counts of tokens: those that need no more computing, and those of them from a cache.
+    """A request's context, with two counts of tokens: those that need no computing, and those of them from a cache.
 
     The thread that generates reads the former; other threads, which write answers, read the latter.
     """
