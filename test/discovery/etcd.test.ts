@@ -1,4 +1,6 @@
 // Owns the proof that vaults register in a real etcd and are followed there: one that ends is out, and while etcd is gone nothing changes.
+import { createSecureServer } from "node:http2";
+import type { AddressInfo } from "node:net";
 import { expect, onTestFinished, test } from "vitest";
 import { EtcdSource, register, vaultAt } from "../../src/discovery/etcd.ts";
 import type { EtcdOptions } from "../../src/discovery/etcd.ts";
@@ -111,4 +113,26 @@ withEtcd("F84 etcd with TLS and a user: who is neither hears and writes nothing"
   await more.close();
   // An endpoint by IP address sends no server name.
   expect(warnings).toEqual([]);
+});
+
+test.each([
+  ["127.0.0.1", ["127.0.0.1"], false],
+  ["127.0.0.1", ["10.0.0.1", "etcd"], true],
+  ["localhost", ["localhost"], false],
+  ["localhost", ["another.test"], true],
+])("an endpoint %s and a certificate for %j: refused %s", async (host, hosts, isRefused) => {
+  const ca = certificate("ca");
+  const { certPem, keyPem } = certificate("server", ca, { hosts });
+  const server = createSecureServer({ cert: certPem, key: keyPem });
+  await new Promise<void>((resolve) => server.listen(0, resolve));
+  closeAfterTest({ close: () => server.close() });
+  const { port } = server.address() as AddressInfo;
+  const tls = { caPem: Buffer.from(ca.certPem), certPem: null, keyPem: null };
+  const source = new EtcdSource(
+    { endpoints: [`${host}:${port}`], tls, login: null, prefix: "/", logger },
+    vaultAt,
+  );
+  closeAfterTest(source).follow(() => {});
+  await until(() => source.failure !== "", "the end of a call");
+  expect(/altnames|does not match/i.test(source.failure), source.failure).toBe(isRefused);
 });

@@ -34,7 +34,7 @@ class TieredContext(server.GenerationContext):  # type: ignore[misc, unused-igno
     def prompt_cache_count(self, done: int) -> None:
         self._generator = threading.get_ident()
         self._done = done
-        self._cached = done if done < 0 else done - _COMPUTED.tokens
+        self._cached = done if done < 0 else done - getattr(_COMPUTED, "tokens", 0)
 
 
 class TieredPromptCache(LRUPromptCache):
