@@ -53,6 +53,7 @@ export class ShimClient {
   isClosed = false;
   readonly #socket: Socket;
   readonly #decoder = new FrameDecoder("the sidecar");
+  #failure = "";
   /** Called with each frame on arrival. */
   onFrame: (frame: Fields) => void = () => {};
 
@@ -65,7 +66,9 @@ export class ShimClient {
         this.onFrame(frame);
       }
     });
-    this.#socket.on("error", () => {});
+    this.#socket.on("error", ({ message }) => {
+      this.#failure = message;
+    });
     this.#socket.on("close", () => {
       this.isClosed = true;
     });
@@ -100,7 +103,12 @@ export class ShimClient {
 
   /** Waits for the `count`-th frame of that name. */
   async wait(t: string, count = 1): Promise<Fields> {
-    await until(() => this.got(t).length >= count, `${count} x ${t}`);
+    const isHere = (): boolean => this.got(t).length >= count;
+    await until(isHere, `${count} x ${t}`).catch((error: Error) => {
+      const came = this.frames.slice(-8).map((frame) => JSON.stringify(frame).slice(0, 200));
+      const state = this.isClosed ? `closed ${this.#failure}` : "open";
+      throw new Error(`${error.message}; the connection is ${state}; last came ${came.join(" ")}`);
+    });
     return this.got(t)[count - 1]!;
   }
 
