@@ -61,6 +61,8 @@ class Bench:
             engine = self._started.pop()
             assert engine.call("end_offloading") == []
             engine.end()
+        # `wait_restoring` of the next one would count an engine that the sidecar has not missed yet.
+        wait_until(lambda: not self.cluster.status()["engines"], "the sidecar has seen them go")
 
     def save(self, engine: Engine, text: list[int], blocks: int) -> dict[str, Any]:
         """Answers a prompt and waits until the vault has its chunks."""
