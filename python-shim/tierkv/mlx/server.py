@@ -12,8 +12,14 @@ from tierkv.mlx.tier import Tier
 
 log = logging.getLogger("tierkv.shim")
 
-#: `tokens`: of the prompt that the thread fetched last, those that tierKV computed for it.
-_COMPUTED = threading.local()
+
+class _Computed(threading.local):
+    """`tokens`: of the prompt that a thread fetched last, those that tierKV computed for it."""
+
+    tokens = 0
+
+
+_COMPUTED = _Computed()
 
 
 class TieredContext(server.GenerationContext):  # type: ignore[misc, unused-ignore] # mlx-lm has no types
@@ -34,7 +40,7 @@ class TieredContext(server.GenerationContext):  # type: ignore[misc, unused-igno
     def prompt_cache_count(self, done: int) -> None:
         self._generator = threading.get_ident()
         self._done = done
-        self._cached = done if done < 0 else done - getattr(_COMPUTED, "tokens", 0)
+        self._cached = done if done < 0 else done - _COMPUTED.tokens
 
 
 class TieredPromptCache(LRUPromptCache):
