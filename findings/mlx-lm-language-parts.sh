@@ -2,7 +2,7 @@
 # Of language models that transformers saves apart from their pictures' part, mlx-lm loads two of seven (mlx-lm 0.32.2, transformers 5.24.0).
 #
 # transformers gives the language part of a model with pictures a type of its own, which ends in `_text`, and a class for causal
-# language models: `save_pretrained` writes both into config.json. Fine-tuned models without pictures are saved so.
+# language models, which config.json then names.
 #
 # Guess before the run: mlx-lm loads such a checkpoint of each family that it can load whole.
 # Seen, with the configuration that transformers' own class writes:

@@ -4,12 +4,16 @@
 const WRONG_KEYS = /SignatureDoesNotMatch|InvalidAccessKeyId|ExpiredToken|InvalidToken/;
 const NO_RIGHTS = /AccessDenied/;
 const KEYS = "correct the AWS_ variables or the profile of the vault's own environment";
+/** What to do where the certificate of an S3 server is of a CA that the system does not know. */
+export const UNTRUSTED =
+  "let the variable AWS_CA_BUNDLE name a file with the CA that signed the server's certificate";
 const ROOM =
   "make room there, or set [vault] archive_bytes below its size, which deletes the oldest records there and, as the disk keeps no more, on the disk";
 /** The first that is in the error's text counts. */
 const REMEDIES: readonly (readonly [RegExp, string])[] = [
   [WRONG_KEYS, KEYS],
   [NO_RIGHTS, "give the vault's user the rights to read, write, list and remove there"],
+  [/UnknownIssuer/, UNTRUSTED],
   [/NoSuchBucket/, "make that bucket, or correct [vault] archive"],
   [/InsufficientStorage|QuotaExceeded|StorageFull|No space left|Disk quota/, ROOM],
   [

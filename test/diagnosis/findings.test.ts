@@ -384,6 +384,7 @@ test("a store that answers this command and not the sidecar is a problem, with w
 
 test.each([
   ["GET v/: 403 SignatureDoesNotMatch", "correct the AWS_ variables"],
+  ["GET v/: invalid peer certificate: UnknownIssuer", "let the variable AWS_CA_BUNDLE name"],
   [
     "POST v/1.seg: 507 InsufficientStorage",
     "set [vault] archive_bytes below its size, which deletes the oldest",

@@ -14,6 +14,7 @@ import { shapeAt } from "../../extras/plan/inputs.ts";
 import { restoredBytes } from "../../extras/plan/weight.ts";
 import type { Forecast } from "../../sidecar/restore/forecast.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
+import type { EngineKind } from "../../sidecar/socket/hello.ts";
 import type { VaultBench } from "../bench/bench-vault.ts";
 import { failures } from "../bench/failed.ts";
 import { allocatorFindings } from "../doctor/allocator.ts";
@@ -120,15 +121,23 @@ async function doctorHere(call: Call, config: Config): Promise<boolean> {
   ];
   const rate = links.kv?.savesPerS ?? null;
   const outlooks = (seen.sidecar?.engines ?? []).map((one) => {
-    const { id, model, forecast } = one;
-    return { engine: id, model, prompts: outlook(forecast, links), allows: allowanceOf(one, rate) };
+    const { id, kind, model, forecast } = one;
+    return {
+      engine: id,
+      kind,
+      model,
+      prompts: outlook(forecast, links),
+      allows: allowanceOf(one, rate),
+    };
   });
   const helps = outlooks.some(({ prompts }) => prompts.some(({ gain }) => (gain ?? 0) > 1));
+  const told = outlooks.filter(({ kind }) => kind !== UNTOLD);
   const next = nextStep({
     findings: found,
     isEngineHost: config.cluster.role === "inference",
     hasSidecar: seen.sidecar !== null,
-    engines: outlooks.map(({ prompts }) => prompts),
+    engines: told.map(({ prompts }) => prompts),
+    isUntold: outlooks.length > 0 && told.length === 0,
   });
   const lines = [
     ...describeFindings(found),
@@ -136,8 +145,8 @@ async function doctorHere(call: Call, config: Config): Promise<boolean> {
       bench.error === null ? [describeVault(bench), ...rails.map(describeRail)] : [],
     ),
     ...slowOnes(vaults, seen),
-    ...outlooks.flatMap(({ engine, model, prompts, allows }) => [
-      ...describe(`${model} (${engine})`, prompts),
+    ...outlooks.flatMap(({ engine, kind, model, prompts, allows }) => [
+      ...describe(`${model} (${engine})`, prompts, kind),
       ...(allows === null ? [] : describeAllowance(allows)).map((line) => `  ${line}`),
     ]),
     `Next: ${next}.`,
@@ -296,13 +305,20 @@ function describeVault({ target, address, restore, lookupMs }: VaultBench): stri
   return `${target} at ${address}: measured now: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
 }
 
+/** The kind of engines that report no times of computing. */
+const UNTOLD: EngineKind = "sglang";
+
 /** Describes one engine's prompts as a table, with a verdict. */
-export function describe(name: string, prompts: readonly Outlook[]): string[] {
+export function describe(
+  name: string,
+  prompts: readonly Outlook[],
+  kind: EngineKind = "vllm",
+): string[] {
   if (prompts.length === 0) return [`${name}: its vaults could not be measured.`];
   if (prompts.some(({ gain }) => gain === null)) {
-    return [
-      `${name}: it has computed no prompt yet: let it answer a few, and ask again. SGLang reports no times of computing.`,
-    ];
+    return kind === UNTOLD
+      ? [`${name}: nothing can be forecast, as SGLang reports no times of computing.`]
+      : [`${name}: it has not computed a prompt yet; let it answer a few, and ask again.`];
   }
   const rows = prompts.map(({ tokens, isBeyond, computeMs, restoreMs, gain }) => [
     isBeyond ? `${tokens} *` : String(tokens),

@@ -57,8 +57,7 @@ export function addFidelity(program: Command): void {
         "emptied. Compares the greedy answers token by token, with the probabilities of the likeliest tokens. Ends early if\n" +
         `the verdict is clear. Within [codec] max_kld, and from ${CERTIFIED_PROMPTS_MIN} restored prompts on, it writes a certificate,\n` +
         'with which `[codec] kv = "auto"` stores blocks of this model as INT8. Run it on the machine of an engine with\n' +
-        "VLLM_SERVER_DEV_MODE=1 and no other users,\n" +
-        "whose sidecar has [turbo_quant] enabled = true. With --model, it starts vaults, a sidecar and vLLM on the CPU\n" +
+        "VLLM_SERVER_DEV_MODE=1 and no other users, whose sidecar has [turbo_quant] enabled = true. With --model, it starts vaults, a sidecar and vLLM on the CPU\n" +
         "and stops them at the end; that needs a Python with vLLM and tierkv: the one of the wheel's environment, or the\n" +
         "one that the variable TIERKV_PYTHON names. Exit code 0: within the bound, 1: beyond it, 3: too few prompts to\n" +
         "judge.",

@@ -46,8 +46,8 @@ export function addVaults(program: Command): void {
     .summary("move a vault's records to the other vaults of its pool")
     .description(
       "Stops new records to the vault, and copies its records to the vaults that will own them, with records that other\n" +
-        "vaults of the pool hold in the wrong place. The vault serves its records meanwhile. Needs admin tokens of all vaults of the pool. After an interruption, run it again; records\n" +
-        "already moved stay moved. Then remove the address from [cluster] on all machines and stop the vault. A restart of\n" +
+        "vaults of the pool hold in the wrong place. The vault serves its records meanwhile. Needs admin tokens of all\n" +
+        "vaults of the pool. After an interruption, run it again; records already moved stay moved. Then remove the address from [cluster] on all machines and stop the vault. A restart of\n" +
         "the vault, or --end, lets it take records again. Exit code 1 if another run may move more.",
     )
     .option("--rate <bytes>", "most bytes per second to move (default: pauses half of the time)")

@@ -5,7 +5,7 @@ import type { TierkvError } from "../../base/errors.ts";
 import { sharedPath } from "../../base/hosts.ts";
 import { silent } from "../../base/log.ts";
 import { readPrivate, readPublic } from "../../base/private-file.ts";
-import type { Address, Config, GatewayConfig, VaultConfig } from "../../config/config.ts";
+import type { Address, Config, GatewayConfig, Role, VaultConfig } from "../../config/config.ts";
 
 /** A file that cannot be used, and the key that names it. */
 export interface FileProblem {
@@ -82,16 +82,12 @@ function partOfStores(config: Config): Part {
 }
 
 /** Memory that the sidecars of this machine share; only a machine with engines maps it. */
-function partOfRegions({ cluster }: Config): Part {
-  const { role, kvCold, ssmCold } = cluster;
-  const of = (name: RecordClass, all: readonly Address[]): (() => Promise<void>)[] =>
-    all
-      .filter(({ text }) => sharedPath(text) !== null)
-      .map(({ text }) => async () => {
-        (await import("../../client/region/region.ts")).checkPlace(name, text);
-      });
-  if (role !== "inference") return [[], []];
-  return [[own("[cluster] kv_cold")], [...of("kv", kvCold), ...of("ssm", ssmCold)]];
+function partOfRegions(name: RecordClass, role: Role, addresses: readonly Address[]): Part {
+  const shared = role === "inference" ? addresses.filter(({ text }) => sharedPath(text)) : [];
+  const readers = shared.map(({ text }) => async (): Promise<void> => {
+    (await import("../../client/region/region.ts")).checkPlace(name, text);
+  });
+  return [[own(`[cluster] ${name}_cold`)], readers];
 }
 
 function partOfGroup({ cluster: { group } }: Config): Part {
@@ -145,7 +141,8 @@ function partsOf(config: Config): readonly Part[] {
       [async () => (await import("../../cluster/credentials.ts")).checkCredentials(config)],
     ],
     partOfStores(config),
-    partOfRegions(config),
+    partOfRegions("kv", cluster.role, cluster.kvCold),
+    partOfRegions("ssm", cluster.role, cluster.ssmCold),
     partOfGroup(config),
     partOfVault(vault),
     partOfSocket("[sidecar] socket", sidecar.socket),

@@ -13,16 +13,27 @@ export interface Diagnosed {
   /** Whether engines may run on this machine. */
   isEngineHost: boolean;
   hasSidecar: boolean;
-  /** Forecast of each connected engine. */
+  /** Forecast of each connected engine that reports times. */
   engines: readonly (readonly Forecast[])[];
+  /** Whether only engines are connected that report no times of computing. */
+  isUntold?: boolean;
 }
 
+const WATCH = "nothing; `tierkv top` shows restores as they happen";
+
 /** Returns one sentence. */
-export function nextStep({ findings, isEngineHost, hasSidecar, engines }: Diagnosed): string {
+export function nextStep({
+  findings,
+  isEngineHost,
+  hasSidecar,
+  engines,
+  isUntold = false,
+}: Diagnosed): string {
   const again = "then run `tierkv doctor` again";
   if (findings.some(isProblem)) return `mend the first PROBLEM above, ${again}`;
   if (!isEngineHost)
     return "run `tierkv doctor` on an engine's machine, which knows what computing takes";
+  if (isUntold) return WATCH;
   const prompts = engines.flat();
   if (!hasSidecar || engines.length === 0)
     return `start vLLM with tierKV's connector, let it answer a few prompts, ${again}`;
@@ -32,7 +43,6 @@ export function nextStep({ findings, isEngineHost, hasSidecar, engines }: Diagno
   const helped = prompts.filter(({ gain }) => (gain ?? 0) > 1);
   if (helped.length === 0)
     return "nothing will be restored until the link is faster or prompts are longer: `tierkv plan` shows what each link takes";
-  if (helped.some(({ isSeen }) => isSeen))
-    return "nothing; `tierkv top` shows restores as they happen";
+  if (helped.some(({ isSeen }) => isSeen)) return WATCH;
   return `send a prompt again after the engine's own cache has lost it (README, "See a restore"); \`tierkv explain\` says what was restored, and the next \`tierkv doctor\` counts what it took`;
 }

@@ -1,5 +1,6 @@
 // Owns a store that others run (Valkey, S3) as a source and a destination: the native desk's requests, with the deadlines and states of a vault.
 import { setMaxListeners } from "node:events";
+import { UNTRUSTED } from "../../base/archive-remedies.ts";
 import { classNumber, countBits, keyCount } from "../../base/block.ts";
 import type { ItemStatus, RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
@@ -432,10 +433,7 @@ const CERTIFICATE_REMEDIES: Readonly<Record<"valkey" | "s3", Readonly<Record<str
     CertificateRequired:
       "the server wants a certificate from its clients: [cluster] store_tls_cert and store_tls_key",
   },
-  s3: {
-    UnknownIssuer:
-      "let the variable AWS_CA_BUNDLE name a file with the CA that signed the server's certificate",
-  },
+  s3: { UnknownIssuer: UNTRUSTED },
 };
 
 /** Outcome of a flush, as the core writes it. */

@@ -41,10 +41,11 @@ interface About extends Pick<Asked, "id" | "model" | "session"> {
   prefilled: Prefilled | null;
 }
 
-const aboutOf = ({ id, model, session, body }: Asked): Omit<About, "prefilled"> => ({
+const aboutOf = ({ id, model, session, body }: Asked, prefilled: Prefilled | null): About => ({
   id,
   model,
   session,
+  prefilled,
   isSingle: isSingle(body),
 });
 
@@ -129,7 +130,7 @@ export class Router {
     const found = looks ? await this.#knowing.know(asked) : unknown(asked.bytes);
     const known = reaching(found, prefilled?.tokens ?? 0, this.#options.fleet.engines);
     const turn = this.#turnOf(known, asked);
-    const about = { ...aboutOf(asked), prefilled };
+    const about = aboutOf(asked, prefilled);
     const isLate = this.#isLate(known, asked.model, turn);
     return {
       isLate,
@@ -289,7 +290,7 @@ export class Router {
     const span = part === null || part.member.rank === null ? spanAt(known, engine) : part.span;
     const ttft = this.#ttftOf(engine);
     const parts = ttft.partsOf(span);
-    const { predictedMs: laterMs, measuredMs: goneMs } = about.prefilled ?? NOT_PREFILLED;
+    const { measuredMs: goneMs } = about.prefilled ?? NOT_PREFILLED;
     const sentMs = nowMs();
     const decision = this.decisions.add(this.#decisionOf(engine, known, about, parts));
     const left = part === null ? null : this.#enterMember(part, span);
@@ -302,7 +303,7 @@ export class Router {
     const told = {
       ...(held === null ? {} : { "x-tierkv-hit-tokens": `${held}/${known.tokens}` }),
       "x-tierkv-vault-tokens": String(parts.pulled),
-      "x-tierkv-predicted-ttft-ms": (laterMs + costOf(parts)).toFixed(1),
+      "x-tierkv-predicted-ttft-ms": (decision.predictedMs ?? 0).toFixed(1),
     };
     return {
       begun(isStream) {

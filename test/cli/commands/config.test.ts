@@ -311,6 +311,8 @@ test("a device or a group that this machine has not is named with what to do, an
   const [said, ...others] = await of({ kv_cold: `shm:${device}` });
   expect(said).toContain("there is no such device: load its module or correct its number");
   expect(others).toEqual([]);
+  const [ofStates] = await of({ ssm_cold: `shm:${device}` });
+  expect(ofStates).toMatch(/^\[cluster\] ssm_cold: .*there is no such device/);
   expect(existsSync(device)).toBe(false);
   const fit = "shm:/dev/shm/tierkv-test-none";
   expect(await of({ kv_cold: fit })).toEqual([]);

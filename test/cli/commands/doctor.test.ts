@@ -87,6 +87,7 @@ test("the last line says what to do next", () => {
   expect(nextStep({ ...well, engines: [outlook(FORECAST, link(1e6))] })).toContain("tierkv plan");
   expect(nextStep(well)).toContain("send a prompt again");
   expect(nextStep({ ...well, engines: [seen] })).toContain("tierkv top");
+  expect(nextStep({ ...well, engines: [], isUntold: true })).toContain("tierkv top");
 });
 
 test("a vault that brings a tenth of what the others of its pool do is named with its weight, until it has it", () => {
@@ -112,7 +113,13 @@ const NOTHING = { sidecar: null };
 test("without a vault, or without a computed prompt, there is no verdict", () => {
   expect(verdict("m", outlook(FORECAST, {}))).toEqual(["m: its vaults could not be measured."]);
   const [unknown] = verdict("m", outlook([{ ...FORECAST[0]!, computeMs: null }], link(1e9)));
-  expect(unknown).toContain("has computed no prompt yet");
+  expect(unknown).toContain("has not computed a prompt yet");
+  const [never] = verdict(
+    "m",
+    outlook([{ ...FORECAST[0]!, computeMs: null }], link(1e9)),
+    "sglang",
+  );
+  expect(never).toContain("SGLang reports no times of computing");
 });
 
 test("a real sidecar and vault are measured, and a slow engine is told that it gains", async () => {

@@ -104,6 +104,36 @@ test("into a pipe steps are said at once, parts every five seconds, and a termin
   expect([shown, said.length]).toEqual([["1 of 2 answers"], 3]);
 });
 
+test.each([true, false])(
+  "a step tells how long it takes, until its work ends (terminal: %s)",
+  async (isTerminal) => {
+    vi.useFakeTimers();
+    try {
+      const [said, shown]: [string[], string[]] = [[], []];
+      const begunMs = Date.now();
+      const io = {
+        err: (line: string): void => void said.push(line),
+        progress: (line: string): boolean => isTerminal && shown.push(line) > 0,
+      };
+      const progress = new SpokenProgress(io, () => Date.now() - begunMs);
+      const done = progress.during("starting vLLM", () => sleepMs(12_000));
+      await vi.advanceTimersByTimeAsync(12_000);
+      await done;
+      const told = isTerminal ? shown : said;
+      expect(told[0]).toBe("starting vLLM");
+      expect(told.at(-1)).toMatch(
+        isTerminal ? /^starting vLLM \(1[12].* s\)$/ : /^starting vLLM \(10.* s\)$/,
+      );
+      expect(isTerminal || told.length === 3).toBe(true);
+      const count = told.length;
+      await vi.advanceTimersByTimeAsync(12_000);
+      expect(told).toHaveLength(count);
+    } finally {
+      vi.useRealTimers();
+    }
+  },
+);
+
 test("what a command waits for is said once, after two seconds, on a terminal or into a pipe", async () => {
   vi.useFakeTimers();
   try {

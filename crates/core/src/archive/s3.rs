@@ -76,13 +76,27 @@ impl Bucket {
             ))
         };
         let url = endpoint.parse().map_err(|error| wrong(&error))?;
-        let credentials = Chain::open(vars, &profile, &region, agent(true));
+        // As AWS's own tools do.
+        let bundle = set("AWS_CA_BUNDLE").or_else(|| profile.get("ca_bundle"));
+        let roots = roots_in(bundle.as_ref().map(PathBuf::from).or_else(roots_file));
+        if let Some(path) = bundle.filter(|_| roots.is_empty()) {
+            let text = format!(
+                "AWS_CA_BUNDLE = {path}: no certificate can be read there; name a PEM file of the CAs to trust"
+            );
+            return Err(refused(&text));
+        }
+        let credentials = Chain::open(vars, &profile, &region, agent(true, &roots));
         let credentials = credentials.map_err(|reason| refused(&reason))?;
         let place = Place::new(url, style, bucket.to_owned(), region);
         let place = place.map_err(|error| wrong(&error))?;
         let prefix = prefix.trim_end_matches('/');
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
-        Ok(Self { place, credentials, prefix, agent: agent(endpoint.starts_with("https:")) })
+        Ok(Self {
+            place,
+            credentials,
+            prefix,
+            agent: agent(endpoint.starts_with("https:"), &roots),
+        })
     }
 
     pub(super) fn key(&self, name: &str) -> String {
@@ -378,11 +392,7 @@ pub fn roots_file() -> Option<PathBuf> {
     own.or_else(|| ROOT_FILES.iter().map(PathBuf::from).find(|path| path.exists()))
 }
 
-/// The trusted roots of a bucket: those of `AWS_CA_BUNDLE`, as for AWS's own tools, or of that file; empty without one.
-fn roots() -> Vec<Certificate<'static>> {
-    roots_in(env::var_os("AWS_CA_BUNDLE").map(PathBuf::from).or_else(roots_file))
-}
-
+/// The trusted roots in a file; empty without one.
 fn roots_in(file: Option<PathBuf>) -> Vec<Certificate<'static>> {
     let found = file.and_then(|file| CertificateDer::pem_file_iter(file).ok());
     found
@@ -393,11 +403,12 @@ fn roots_in(file: Option<PathBuf>) -> Vec<Certificate<'static>> {
         .collect()
 }
 
-fn agent(is_secure: bool) -> Agent {
+/// `roots`: certificates of the trusted authorities.
+fn agent(is_secure: bool, roots: &[Certificate<'static>]) -> Agent {
     let mut tls = TlsConfig::builder();
     if is_secure {
         tls = tls
-            .root_certs(RootCerts::new_with_certs(&roots()))
+            .root_certs(RootCerts::new_with_certs(roots))
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
     }
     let within = |ms| Some(Duration::from_millis(ms));

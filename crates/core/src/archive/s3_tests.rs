@@ -72,6 +72,27 @@ fn roots_of_trust_come_from_a_file_of_them() {
 }
 
 #[test]
+fn a_bundle_of_authorities_that_cannot_be_read_is_refused() {
+    let file = std::env::temp_dir().join(format!("tierkv-bundle-{}", std::process::id()));
+    let path = file.to_str().unwrap();
+    let open = |more: &[(&str, &str)]| {
+        let own = ("AWS_ENDPOINT_URL", "https://s3.test:9000");
+        let vars = stand_in::vars(&[&KEYS, more, &[own]].concat());
+        Bucket::with("[vault] archive", "bucket", "here", vars)
+            .map(drop)
+            .map_err(|error| error.text)
+    };
+    let refused = open(&[("AWS_CA_BUNDLE", path)]).unwrap_err();
+    assert!(refused.contains(path) && refused.contains("name a PEM file"), "{refused}");
+    let profile = stand_in::Files::new(&format!("ca_bundle = {path}\n"));
+    assert!(open(&[("AWS_CONFIG_FILE", profile.path())]).unwrap_err().contains(path));
+    let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert;
+    std::fs::write(&file, made.pem()).unwrap();
+    assert_eq!(open(&[("AWS_CA_BUNDLE", path)]), Ok(()));
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn a_bucket_is_part_of_the_path_or_of_the_host() {
     let of = |more: &[(&str, &str)]| {
         let vars = stand_in::vars(&[&KEYS, more].concat());
