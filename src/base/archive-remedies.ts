@@ -4,7 +4,7 @@
 const WRONG_KEYS = /SignatureDoesNotMatch|InvalidAccessKeyId|ExpiredToken|InvalidToken/;
 const NO_RIGHTS = /AccessDenied/;
 const KEYS = "correct the AWS_ variables or the profile of the vault's own environment";
-/** What to do where the certificate of an S3 server is of a CA that the system does not know. */
+/** The remedy where the certificate of an S3 server is of a CA that the system does not know. */
 export const UNTRUSTED =
   "let the variable AWS_CA_BUNDLE name a file with the CA that signed the server's certificate";
 const ROOM =
