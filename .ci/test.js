@@ -7,6 +7,7 @@ import { parseArgs } from "node:util";
 import { sum } from "./lib/counts.js";
 import { LOGS, VENV, at } from "./lib/paths.js";
 import { elapsed, run } from "./lib/process.js";
+import { progress } from "./lib/progress.js";
 import { changedRooms, missingFor, roomNames, roomOf } from "./lib/rooms.js";
 import { NIGHTLY, STAGES, quickStages } from "./lib/stages.js";
 
@@ -95,10 +96,18 @@ async function runChecks(checks, tell) {
 
 async function runCheck(check, tell) {
   const lines = [];
-  const options = { ...check, env, logPath: logOf(check.name), onLine: (l) => lines.push(l) };
+  // The output of a stage beside another is kept back, and the other stage's shows that something runs.
+  const shown = tell === say ? progress(check.name) : null;
+  const onLine = (line) => {
+    lines.push(line);
+    shown?.note(line);
+  };
+  const options = { ...check, env, logPath: logOf(check.name), onLine };
   const result = await run(check.command, check.args, options);
   const failed = result.code !== 0 || result.timedOut || result.leftovers;
-  tell(`  ${failed ? "FAIL" : " ok "}  ${check.name.padEnd(NAME_WIDTH)} ${elapsed(result.ms)}`);
+  if (shown !== null) shown.done(failed ? "FAIL" : "ok");
+  else
+    tell(`  ${failed ? "FAIL" : " ok "}  ${check.name.padEnd(NAME_WIDTH)} ${elapsed(result.ms)}`);
   if (failed) for (const line of lines) tell(`        ${line}`);
   return { name: check.name, failed };
 }

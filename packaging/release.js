@@ -70,6 +70,7 @@ mkdirSync(folder, { recursive: true });
 // Written first, so that the next run may empty the folder also after a failure.
 writeFileSync(join(folder, SUMS), "");
 
+say("program: bundling");
 const bundled = await writeProgram(program);
 say(`program: ${bundled.length} npm packages bundled`);
 const tools = at(".venv-packaging");
@@ -77,15 +78,24 @@ const compiler = values.addon === undefined ? compilerIn(tools) : null;
 const python = join(compiler ?? packerIn(tools, VENV_BIN), "python");
 for (const target of targets) {
   const addon = values.addon ?? join(folder, addonName(target));
-  if (compiler !== null) compile(target, addon, compiler);
+  if (compiler !== null) {
+    say(`core: compiling for ${target.name}`);
+    compile(target, addon, compiler);
+  }
+  say(`wheel and npm package: packing for ${target.name}`);
   makeWheel({ target, program, addon, folder, python });
   makePlatformPackage({ target, addon, folder, manifest: manifest() });
   if (compiler !== null) rmSync(addon);
 }
-if (compiler !== null) checkWheels({ folder, targets, tools: compiler });
+if (compiler !== null) {
+  say("wheels: checking");
+  checkWheels({ folder, targets, tools: compiler });
+}
+say("npm package: packing the program");
 makeProgramPackage({ targets, program, folder, manifest: manifest() });
 rmSync(program, { recursive: true });
 
+say("bill of materials: writing");
 const bom = output("node", [at(".ci", "supply-chain.js"), "--sbom"]);
 writeFileSync(join(folder, "sbom.cdx.json"), `${bom}\n`);
 writeFileSync(join(folder, "provenance.json"), `${JSON.stringify(provenance(), null, 2)}\n`);

@@ -89,6 +89,8 @@ export class Engine {
   isPrefill = false;
   /** Until then the engine computes nothing for others, because its last such prompt was not handed over. */
   handsOverFromMs = 0;
+  /** False once a prompt that the engine computed for others was not handed over, until the next one is. */
+  isHandingOver = true;
   inFlight = 0;
   #signs = 0;
   /** Requests whose connection the engine has broken. */

@@ -178,6 +178,19 @@ export class Fleet {
     return this.#watches.get(engine)?.answers() ?? Promise.resolve(false);
   }
 
+  /** Notes whether a prompt that `engine` computed for another was handed over (`reason`: null); the log gets each change. */
+  noteHandOver(engine: Engine, reason: string | null): void {
+    if (engine.isHandingOver === (reason === null)) return;
+    engine.isHandingOver = reason === null;
+    const { logger } = this.#options;
+    if (reason === null) logger.info({ engine: engine.name }, "prompts are handed over again");
+    else
+      logger.warn(
+        { engine: engine.name, reason },
+        "a prompt was not handed over: the engine that answers computes it",
+      );
+  }
+
   /** Throws BAD_ARGUMENT for an unknown engine. */
   drain(name: string, isDraining: boolean): EngineStatus {
     const engine = this.engines.find((one) => one.name === name);

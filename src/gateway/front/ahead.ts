@@ -1,5 +1,6 @@
 // Owns computing a prompt on one engine for another: sent there for one token, then handed over to the engine that answers.
 import type { IncomingMessage, ServerResponse } from "node:http";
+import { toTierkvError } from "../../base/errors.ts";
 import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../base/limits/gateway.ts";
 import { nowMs } from "../../base/time.ts";
 import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
@@ -67,29 +68,39 @@ export async function computeAhead(
   engine.inFlight += 1;
   const computing = ahead.send();
   const waiting = engine.untilBegun(left, computing.pullMs + computing.computeMs);
-  let handoff: { tokens: number } | null = null;
+  let handoff: Handoff | string = "its client left";
   let failure: Failure = "unserved";
   try {
     handoff = await compute(computed, engine, waiting.signal);
     engine.noteSign();
   } catch (error) {
-    if (!left.aborted) failure = await failureOf(error, engine, waiting, fleet);
+    if (!left.aborted) {
+      failure = await failureOf(error, engine, waiting, fleet);
+      handoff = toTierkvError(error).message;
+    }
   } finally {
     waiting.begun();
     computed.response.off("close", onClose);
-    ahead.done(computing, handoff !== null);
+    ahead.done(computing, typeof handoff !== "string");
     fleet.leave(engine);
   }
-  if (handoff === null) return failure;
+  if (!left.aborted) fleet.noteHandOver(engine, typeof handoff === "string" ? handoff : null);
+  if (typeof handoff === "string") return failure;
   const body = withParams(computed.body, handoff, fieldsOf(paramsOf(computed.body)["tierkv"]));
   return { body: Buffer.from(JSON.stringify(body)), tokens: handoff.tokens };
 }
 
+/** What the engine that computed the prompt says of it, for the engine that restores it. */
+interface Handoff {
+  tokens: number;
+}
+
+/** Resolves to a text where the engine handed over nothing: why. */
 async function compute(
   { request, one, path, passage }: Computed,
   engine: Engine,
   signal: Abortable,
-): Promise<{ tokens: number } | null> {
+): Promise<Handoff | string> {
   const asked = {
     method: "POST",
     path,
@@ -98,13 +109,14 @@ async function compute(
     signal,
   };
   const { statusCode, text } = await engine.calls.text(asked, GATEWAY_HANDOFF_BYTES_MAX);
-  if (text === null || statusCode !== 200) return null;
+  if (text === null) return `its answer is larger than ${GATEWAY_HANDOFF_BYTES_MAX} bytes`;
+  if (statusCode !== 200) return `it answered with ${statusCode}`;
   const { handoff } = fieldsOf(paramsOf(JSON.parse(text))["tierkv"]);
   const { tokens } = fieldsOf(handoff);
   if (typeof tokens === "number" && tokens > 0) return { ...fieldsOf(handoff), tokens };
   // The engine has no sidecar, no announced name or no tierKV, so computing there for others would be wasted.
   engine.handsOverFromMs = nowMs() + GATEWAY_HANDOFF_RETRY_MS;
-  return null;
+  return "its answer hands nothing over: see whether it runs with tierKV, and its sidecar with the vault of the others";
 }
 
 /** Adds the handoff; requests a report only where the client asked for one. */

@@ -1,7 +1,9 @@
 // Owns the proof that a long prompt is computed by one engine and handed over to another where that answers earlier, and only there.
 import { writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { pino } from "pino";
 import { expect, onTestFinished, test } from "vitest";
+import type { Logger } from "../../../src/base/log.ts";
 import type { Decision } from "../../../src/gateway/score/decisions.ts";
 import { runInside } from "../../support/command-line.ts";
 import { call, gatewayBefore, until } from "../../support/gateways.ts";
@@ -28,7 +30,7 @@ interface Split extends Scene {
 const ofText = (text: unknown): number[] => tokensOf(JSON.stringify(text));
 
 /** An engine that answers, and one that computes prompts for it. */
-async function split(): Promise<Split> {
+async function split(logger?: Logger): Promise<Split> {
   const publishers = [
     await new SimPublisher({ blockSize: 16 }).start(),
     await new SimPublisher({ blockSize: 16 }).start(),
@@ -37,7 +39,15 @@ async function split(): Promise<Split> {
     for (const publisher of publishers) publisher.stop();
   });
   const given = { preset: "earliest-token", prefillTokens: TOKENS } as const;
-  const scene = await gatewayBefore([["m"], ["m"]], given, publishers, [1]);
+  const scene = await gatewayBefore(
+    [["m"], ["m"]],
+    given,
+    publishers,
+    [1],
+    undefined,
+    undefined,
+    logger,
+  );
   const [answers, computes] = scene.engines as [SimEngine, SimEngine];
   const made: Split = {
     ...scene,
@@ -222,13 +232,24 @@ test("an engine that computes for others answers nobody, and does nothing where 
 });
 
 test("where that engine fails, or hands nothing over, whoever answers computes", async () => {
-  const made = await split();
+  const lines: string[] = [];
+  const made = await split(pino({ level: "info" }, { write: (line) => lines.push(line) }));
   const { answers, computes, ask, occupy } = made;
+  const said = (): object[] =>
+    lines.filter((line) => line.includes("handed over")).map((line) => JSON.parse(line) as object);
   const open = await occupy();
   computes.more = {};
   computes.fault = "reset";
   const failed = ask("gh".repeat(400));
   await until(() => answers.asked.length === 2);
+  const reason: unknown = expect.stringMatching(/\S/);
+  const once = {
+    level: 40,
+    engine: computes.name,
+    reason,
+    msg: expect.stringMatching(/^a prompt was not handed over: /) as unknown,
+  };
+  expect(said()).toMatchObject([once]);
   computes.fault = "none";
   await until(async () =>
     (await call(made.url, "/metrics")).text.includes(`engine_up{engine="${computes.name}"} 1`),
@@ -244,4 +265,5 @@ test("where that engine fails, or hands nothing over, whoever answers computes",
   for (const answer of [await failed, await untold, await later]) {
     expect([answer.code, answer.headers["x-tierkv-vault-tokens"]]).toEqual([200, "0"]);
   }
+  expect(said(), "only a change is logged").toHaveLength(1);
 });
