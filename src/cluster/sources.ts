@@ -232,7 +232,7 @@ export function targetAt(targets: readonly VaultTarget[], address: string): Vaul
   const found = targets.find((target) => target.address === address);
   if (found !== undefined) return found;
   const known = targets.map((target) => target.address).join(", ");
-  const reason = `${address.slice(0, 100)} is no vault of this machine's configuration (${known})`;
+  const reason = `${address.slice(0, 100)} is no vault of this machine's configuration, which names ${known === "" ? "none" : known}`;
   throw new TierkvError("USAGE", { reason });
 }
 
