@@ -31,6 +31,8 @@ export interface Peer {
   readonly epoch: number | null;
   /** State of the connections that records travel on, as `tierkv status` shows it; left out: there are none. */
   readonly lanes?: string;
+  /** Paths to the peer that are out of use while another is used; left out: it has one path. */
+  readonly cut?: readonly string[];
   /** True where records are read where they stand, in each other's memory, instead of sent; left out: they never are. */
   readonly isLent?: boolean;
   /** Cancels all calls under way. Idempotent. */

@@ -95,6 +95,8 @@ export interface Pooled extends Pick<VaultStatus, "address" | "share" | "holes" 
 export interface Travel {
   /** By class: `up` if all vaults' lanes are up, else the first other state, and the number of such vaults. */
   lanes: Partial<Record<RecordClass, string>>;
+  /** Paths to vaults that are out of use while another path is used. */
+  cut: readonly string[];
   /** Restored record bytes per second, while any travelled; null: none did. */
   restoreBytesPerS: number | null;
   /** The same of saves. */
@@ -266,6 +268,7 @@ function travelOf({ vaults, counters }: SidecarStatus): Travel {
       ...lanesOf("kv", vaults.kv),
       ...lanesOf("ssm", vaults.ssm),
     },
+    cut: [...new Set([...vaults.kv, ...vaults.ssm].flatMap(({ cut }) => cut))],
     restoreBytesPerS: rate("bytes_fetched", "fetch_busy_us"),
     saveBytesPerS: rate("bytes_sent", "store_busy_us"),
   };

@@ -32,6 +32,8 @@ export interface VaultStatus {
   lookedMs: number | null;
   /** State of its lanes; records travel only while it is up. shared: there are none. */
   lanes: string;
+  /** Paths to it that are out of use while another is used, as `host:port` or `host:port from local address`. */
+  cut: readonly string[];
   /** True for a vault of this user on this machine: records are read where they stand, in each other's memory, instead of sent. */
   isLent: boolean;
   /** Its part of the class's blocks; 0: it has left the pool, or is being drained. */
@@ -143,18 +145,31 @@ function describeVaults(
   name: RecordClass,
 ): VaultStatus[] {
   return vaults[name].map((client, vault) => {
-    const { address, tier, isDraining, lanes = tier, isLent = false } = client;
+    const { address, tier, isDraining, lanes = tier, cut = [], isLent = false } = client;
     const { state, trouble } = stateOf(client, watch);
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
     const source = members.sourceOf(client);
     const { holes = 0, moved = 0 } = members.gates[name][vault] ?? {};
     const form = name === "kv" ? codecs.formOf(address) : null;
     const lookedMs = watch.lookedMs(client);
-    const known = { address, source, state, trouble, lookedMs, lanes, isLent, share, isDraining };
+    const now = { address, source, state, trouble, lookedMs, lanes, cut };
     const counts = client.counts?.() ?? null;
     const behind = client.behind === undefined ? {} : { behind: placeOf(client.behind) };
     const left = members.isMember(client) ? {} : { hasLeft: true as const };
-    return { ...known, ...left, tier, holes, moved, form, counts, ...behind, seen };
+    return {
+      ...now,
+      isLent,
+      share,
+      isDraining,
+      ...left,
+      tier,
+      holes,
+      moved,
+      form,
+      counts,
+      ...behind,
+      seen,
+    };
   });
 }
 

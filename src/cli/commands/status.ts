@@ -161,7 +161,7 @@ function describePooled({ class: name, address, share, holes, moved }: Pooled): 
 }
 
 /** Exported for its test. */
-export function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
+export function describeTravel({ lanes, cut, restoreBytesPerS, saveBytesPerS }: Travel): string {
   const ways = Object.entries(lanes).map(([name, state]) => `${name} ${LANES[state] ?? state}`);
   const rate = (name: string, value: number | null): string[] =>
     value === null ? [] : [`${name} at ${showRate(value)}`];
@@ -170,7 +170,8 @@ export function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Trave
     rates.length === 0
       ? "nothing has travelled yet"
       : `since its start ${rates.join(", ")}, while records travelled`;
-  return `lanes: ${ways.length === 0 ? "no vault" : ways.join(", ")}; ${moved}`;
+  const lost = cut.length === 0 ? "" : ` (no connection over ${cut.join(", ")})`;
+  return `lanes: ${ways.length === 0 ? "no vault" : ways.join(", ")}${lost}; ${moved}`;
 }
 
 /** States of lanes in words; a store that others run and shared memory have their tier in place of a state. */

@@ -143,6 +143,11 @@ export class VaultConnection {
     return this.#breaker.isOpen || isRefused || this.lanes.isUnreachable;
   }
 
+  /** Paths to the vault that are out of use while another is used. */
+  get cut(): string[] {
+    return this.#rails.cut;
+  }
+
   /** Returns all rails to the vault, once each was tried. */
   rails(): Promise<TriedRail[]> {
     return this.#rails.tried();

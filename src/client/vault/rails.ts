@@ -71,6 +71,12 @@ export class Rails {
     return open.length > 0 ? open : this.#rails.slice(0, 1);
   }
 
+  /** Rails out of use while another is used, as `address` or `address from local`. */
+  get cut(): string[] {
+    const cut = this.#rails.filter(({ isOpen, dueMs }) => !isOpen && dueMs > 0);
+    return cut.length === this.#rails.length ? [] : cut.map(textOf);
+  }
+
   /** Returns all rails, once each was tried. */
   async tried(): Promise<TriedRail[]> {
     await this.#tried;
@@ -186,6 +192,10 @@ function newState(rail: LaneRail, isOpen: boolean): RailState {
 
 function railOf({ address, local }: LaneRail): LaneRail {
   return local === undefined ? { address } : { address, local };
+}
+
+function textOf({ address, local }: LaneRail): string {
+  return local === undefined ? address : `${address} from ${local}`;
 }
 
 /** Returns whether calls to `at` take this rail, as far as known. */

@@ -108,6 +108,11 @@ export class VaultClient implements BlockStore {
     return this.#connection.isDraining;
   }
 
+  /** Paths to the vault that are out of use while another is used. */
+  get cut(): string[] {
+    return this.#connection.cut;
+  }
+
   /** Number of rails its lanes use; 0: the lanes are not up. */
   get lanesOver(): number {
     return this.#connection.lanes.over;

@@ -92,9 +92,17 @@ test("a vault that came back empty has holes, and each command says so of it alo
 });
 
 test("a place without lanes is not told as one of which they are down", () => {
-  const travel = { restoreBytesPerS: null, saveBytesPerS: null };
+  const travel = { cut: [], restoreBytesPerS: null, saveBytesPerS: null };
   expect(describeTravel({ ...travel, lanes: { kv: "shared", ssm: "vault" } })).toBe(
     "lanes: kv not used (shared memory), ssm not used (a store); nothing has travelled yet",
+  );
+});
+
+test("a cable that is cut while another is used is named", () => {
+  const travel = { lanes: { kv: "up" }, restoreBytesPerS: null, saveBytesPerS: null };
+  const cut = ["10.0.0.10:50051", "10.0.0.10:50051 from 10.0.0.2"];
+  expect(describeTravel({ ...travel, cut })).toBe(
+    "lanes: kv up (no connection over 10.0.0.10:50051, 10.0.0.10:50051 from 10.0.0.2); nothing has travelled yet",
   );
 });
 

@@ -100,6 +100,7 @@ test("one that has left says so, and without any the exit code is 1", async () =
     lookedMs: null,
     lanes: "up",
     isLent: false,
+    cut: [],
     share: 0,
     isDraining: false,
     holes: 3,

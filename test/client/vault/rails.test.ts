@@ -94,10 +94,11 @@ describe.skipIf(process.platform !== "linux")("two ways", () => {
     expect(weather.counts.lost).toBeGreaterThan(0);
     // Calls use the other rail, too.
     expect((await client.stats(SOON_MS)).records).toBe(BLOCKS);
-    expect([client.state, client.lanesOver]).toEqual(["up", 1]);
+    expect([client.state, client.lanesOver, client.cut]).toEqual(["up", 1, [address]]);
     expect(client.retries.taken).toBeGreaterThan(0);
     weather.set({});
     await until(() => client.lanesOver === 2, "the way to be used again");
+    expect(client.cut).toEqual([]);
   });
 });
 
