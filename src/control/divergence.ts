@@ -92,11 +92,15 @@ function rest({ what, gone, come, same, isMoved }: Divergence): string {
   if (what === "picture" || isMoved || same === 0) return "";
   const change =
     gone === 0
-      ? `${come} tokens came in`
+      ? `${tokens(come)} came in`
       : come === 0
-        ? `${gone} tokens went`
-        : `${gone} tokens became ${come}`;
+        ? `${tokens(gone)} went`
+        : `${tokens(gone)} became ${come}`;
   return `: ${change}, and the next ${same} are equal again`;
+}
+
+function tokens(count: number): string {
+  return count === 1 ? "1 token" : `${count} tokens`;
 }
 
 /** Returns the most probable cause; `text`: null without the engine's tokenizer. */

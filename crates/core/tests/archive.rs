@@ -25,6 +25,7 @@ use tierkv_core::store::{CLASS_ANY, ItemStatus, Options, Scope, Store};
 
 const MIB: u64 = 1 << 20;
 const RECORD: usize = 60_000;
+const DISK: u64 = 8 * MIB;
 const ALL: Scope = Scope { namespace: None, record_class: None, salt: None };
 
 struct Vault {
@@ -50,12 +51,24 @@ impl Vault {
     }
 
     fn at_url(disk: &Folder, archive: &Arc<Shaky>, max_bytes: u64, url: &str) -> Result<Self> {
+        Self::sized(disk, archive, DISK, max_bytes, url)
+    }
+
+    /// `disk_bytes`: budget of the disk; segments are as large as those of `DISK`.
+    fn sized(
+        disk: &Folder,
+        archive: &Arc<Shaky>,
+        disk_bytes: u64,
+        max_bytes: u64,
+        url: &str,
+    ) -> Result<Self> {
         let (url, archive) = (url.to_owned(), Arc::clone(archive) as Arc<dyn Archive>);
         let after = Duration::from_millis(50);
         let archive = ArchiveOptions { url, archive, max_bytes, after };
         // Less memory than disk: what is asked for comes from below.
         let ram = Options { max_bytes: 2 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY };
-        let mut options = DiskOptions::new(8 * MIB, 16 * MIB, Durability::Group);
+        let mut options = DiskOptions::new(DISK, 16 * MIB, Durability::Group);
+        options.max_bytes = disk_bytes;
         options.retry = Duration::from_millis(20);
         let disk = Disk::open_archived(disk.path(), options, Some(archive))?;
         let store = Store::on_disk(ram, disk)?;
@@ -372,6 +385,27 @@ fn the_archive_keeps_to_its_bytes_and_the_oldest_go() {
     let records = vault.store.disk_stats().records;
     assert!((100..300).contains(&records), "{records}");
     vault.assert_served(390..400);
+}
+
+#[test]
+fn while_a_disk_shrinks_to_a_lowered_budget_its_archive_does_not_fail() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::sized(&disk, &archive, 4 * DISK, 4 * DISK, "s3://test").unwrap();
+    vault.put(0..400);
+    vault.settle();
+    archive.is_torn.store(true, Ordering::Release);
+    vault.put(400..420);
+    drop(vault);
+    archive.is_torn.store(false, Ordering::Release);
+    let vault = Vault::with(&disk, &archive, DISK).unwrap();
+    until("both budgets are kept", || {
+        let (stats, archived) = (vault.store.disk_stats(), vault.archive());
+        stats.used_bytes <= DISK && archived.used_bytes <= DISK && archived.pending == 0
+    });
+    let stats = vault.archive();
+    assert_eq!(stats.failures, 0, "{stats:?}");
+    assert!(vault.holds(419));
 }
 
 #[test]

@@ -87,11 +87,12 @@ async function flush(call: Call<FlushOptions>): Promise<Outcome> {
   const flushes = await flushAll(call, config, targets, scope);
   const isEngineNear = flushes.some(({ sidecars }) => sidecars.length > 0);
   const unknown = unmatched(scope, flushes);
+  const isHeard = flushes.some((one) => one.error === null && !one.unknownModel);
   const left = inScope.filter((target) => !targets.includes(target)).map(leftInBucket);
   const lines = [
     ...flushes.flatMap(describe),
     ...(unknown === null ? [] : [unknown]),
-    ...(isOfPool(config) && flushes.some(({ error }) => error === null) ? [POOL_HEARS] : []),
+    ...(isOfPool(config) && isHeard ? [POOL_HEARS] : []),
     ...(isEngineNear ? [OWN_CACHE] : []),
     ...left.flatMap(describeLeft),
   ];

@@ -14,6 +14,7 @@ import type { RunningVault } from "../../../src/vault/server.ts";
 import { startVault } from "../../../src/vault/server.ts";
 import { runInside } from "../../support/command-line.ts";
 import { openFakeVault } from "../../support/fake-vault.ts";
+import { poolKey, startPooled } from "../../support/pooled.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
 import { openShared, regionAddress } from "../../support/regions.ts";
 import { closeAfterTest, openClient, openVault, SOON_MS } from "../../support/vaults.ts";
@@ -319,6 +320,15 @@ test("a bucket behind a vault is emptied too, but by model or tenant, where the 
     [],
     expect.stringContaining(`\n  aws s3 rm --recursive ${address}/\n`),
   ]);
+});
+
+test("the other vaults of a pool hear of a flush, not of a name that none knows", async () => {
+  const { config: at } = await startPooled({ key: poolKey() });
+  const hear = "the other vaults of the pool hear of it";
+  const named = await runInside(["flush", "--config", at, "--yes", "--model", "wrong"]);
+  expect([named.exitCode, named.stdout.includes(hear)]).toEqual([1, false]);
+  const all = await runInside(["flush", "--config", at, "--yes"]);
+  expect([all.exitCode, all.stdout.includes(hear)]).toEqual([0, true]);
 });
 
 test("a model that no vault knows is an error with the names that they know", async () => {

@@ -138,9 +138,11 @@ fn step(shared: &Inner, archive: &Archived) -> io::Result<bool> {
     }
     // Where a segment waits, only its upload shows that the archive takes any.
     let is_well = match next {
-        Some(segment) => {
-            makes_room(shared, archive, &segment)? && upload(shared, archive, &*own, &segment)?
-        }
+        Some(segment) => match room(shared, archive, &segment)? {
+            Room::There => upload(shared, archive, &*own, &segment)?,
+            Room::Made => false,
+            Room::Soon => return Ok(false),
+        },
         None => true,
     };
     if is_well {
@@ -171,20 +173,35 @@ fn remove(shared: &Inner, own: &dyn Archive, segment: &Segment) -> io::Result<()
     Ok(())
 }
 
-/// Whether the archive has room for the next segment; otherwise removes the oldest segment that only the archive has.
-fn makes_room(shared: &Inner, archive: &Archived, next: &Segment) -> io::Result<bool> {
+/// Room in the archive for one more segment.
+enum Room {
+    There,
+    /// A segment was removed; there may be room now.
+    Made,
+    /// The disk still has every segment of the archive, and gives some up, because its budget was lowered.
+    Soon,
+}
+
+/// Finds room for the next segment, or removes the oldest segment that only the archive has.
+fn room(shared: &Inner, archive: &Archived, next: &Segment) -> io::Result<Room> {
     let all = shared.segments.all();
     let used: u64 = all.iter().map(|segment| segment.object_bytes.load(Ordering::Acquire)).sum();
     if used + next.bytes.load(Ordering::Acquire) <= archive.options.max_bytes {
-        return Ok(true);
+        return Ok(Room::There);
     }
     let Some(oldest) = all.iter().find(|segment| !segment.is_local.load(Ordering::Acquire)) else {
-        let text =
-            format!("{} bytes are full, and the disk has all of them", archive.options.max_bytes);
+        let is_shrinking = shared.segments.bytes() > shared.options.max_bytes;
+        if is_shrinking || shared.is_recovering.load(Ordering::Acquire) {
+            return Ok(Room::Soon);
+        }
+        let text = format!(
+            "its {} bytes are used up, and no record can leave it while the disk has the same records",
+            archive.options.max_bytes
+        );
         return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
     };
     shared.drop_segment(oldest, &archive.counters.removed);
-    Ok(false)
+    Ok(Room::Made)
 }
 
 /// Uploads a segment; false when it was evicted meanwhile.
