@@ -33,6 +33,8 @@ export interface Peer {
   readonly lanes?: string;
   /** Paths to the peer that are out of use while another is used; left out: it has one path. */
   readonly cut?: readonly string[];
+  /** True where its last failure was a refusal, of this machine by the peer or of the peer by this machine; left out: it never is. */
+  readonly isRefusing?: boolean;
   /** True where records are read where they stand, in each other's memory, instead of sent; left out: they never are. */
   readonly isLent?: boolean;
   /** Cancels all calls under way. Idempotent. */

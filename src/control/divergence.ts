@@ -92,14 +92,14 @@ function rest({ what, gone, come, same, isMoved }: Divergence): string {
   if (what === "picture" || isMoved || same === 0) return "";
   const change =
     gone === 0
-      ? `${tokens(come)} came in`
+      ? `${countOf(come)} came in`
       : come === 0
-        ? `${tokens(gone)} went`
-        : `${tokens(gone)} became ${come}`;
+        ? `${countOf(gone)} went`
+        : `${countOf(gone)} became ${come}`;
   return `: ${change}, and the next ${same} are equal again`;
 }
 
-function tokens(count: number): string {
+function countOf(count: number): string {
   return count === 1 ? "1 token" : `${count} tokens`;
 }
 

@@ -11,7 +11,8 @@ import type { Command } from "../shell/command.ts";
 
 interface CertsOptions {
   dir: string;
-  host: string[];
+  /** Left out: a client certificate alone. */
+  host?: string[];
   role: Role;
 }
 
@@ -29,68 +30,98 @@ export function addCerts(program: Command): void {
     .summary("make a CA, a server and a client certificate")
     .description(
       "Makes a CA, a server certificate for the given hosts, and a client certificate with a role. Further runs in the\n" +
-        "same directory use its CA to sign more certificates. Prints the lines for tierkv.toml. Keep ca-key.pem off the\n" +
-        "machines that serve.",
+        "same directory use its CA to sign more certificates; without --host they sign a client certificate alone. Prints\n" +
+        "the lines for tierkv.toml. Keep ca-key.pem off the machines that serve.",
     )
     .option("--dir <path>", "directory for the files", "./tierkv-certs")
-    .requiredOption("--host <host...>", "names and addresses of the vault's machine")
+    .option("--host <host...>", "all names and addresses of the vault's machine")
     .addOption(new Option("--role <role>", "rights of the client").choices(ROLES).default("write"))
     .example("tierkv certs init --host vault1.lan --host 192.168.1.10")
+    .example("tierkv certs init --role admin")
     .does(init);
 }
 
-async function init(call: Call<CertsOptions>): Promise<void> {
-  const { host: hosts, role } = call.options;
-  const dir = resolve(call.options.dir);
-  const { certify } = await import("../../vault/access/identity.ts");
-  const file = (name: string): string => join(dir, `${name}.pem`);
-  const keep = (name: string, { certPem, keyPem }: { certPem: string; keyPem: string }): void => {
-    writePrivate(file(`${name}-key`), keyPem, DIR_KEY);
-    writePrivate(file(name), certPem, DIR_KEY);
-  };
-  const isCaKept = existsSync(file("ca"));
-  if (!isCaKept) keep("ca", certify({ usage: "ca", commonName: CA_NAME, hosts: [] }));
-  if (!existsSync(file("ca-key"))) {
-    const fix = "put the CA's key there, or give another --dir";
-    throw new TierkvError("CREDENTIALS", { path: file("ca-key"), reason: "it is gone", fix });
-  }
-  const ca = { commonName: CA_NAME, keyPem: readPrivate(file("ca-key"), DIR_KEY) };
-  const [first = "vault"] = hosts;
-  const [server, client] = [`server-${plain(first)}`, `client-${role}`];
-  const again = [server, client].filter((name) => existsSync(file(name)));
-  keep(server, certify({ usage: "server", commonName: first, hosts }, ca));
-  keep(
-    client,
-    certify({ usage: "client", commonName: "tierKV client", hosts: [], unit: role }, ca),
-  );
-  const [vault, engine] = [
-    `[vault]\n${keys(file, server, "tls_client_ca")}`,
-    `[cluster]\n${keys(file, client, "tls_ca")}`,
-  ];
-  call.print(
-    {
-      event: "certificates",
-      dir,
-      isCaKept,
-      again,
-      ca: file("ca"),
-      server: file(server),
-      client: file(client),
-    },
-    [
-      ...(isCaKept ? [describeKept(dir, [server, client], again)] : []),
-      "on the vault's machine, in tierkv.toml:",
-      vault,
-      "on the engine's machine, in tierkv.toml:",
-      engine,
-      "for a gateway on the machine of these hosts, in place of [vault]:",
-      `[gateway]\n${pairOf(file, server)}`,
-    ],
-  );
+/** Where the files of one run are, and how they are written. */
+interface Folder {
+  dir: string;
+  file(name: string): string;
+  keep(name: string, pair: { certPem: string; keyPem: string }): void;
 }
 
+function folderAt(path: string): Folder {
+  const dir = resolve(path);
+  const file = (name: string): string => join(dir, `${name}.pem`);
+  return {
+    dir,
+    file,
+    keep(name, { certPem, keyPem }) {
+      writePrivate(file(`${name}-key`), keyPem, DIR_KEY);
+      writePrivate(file(name), certPem, DIR_KEY);
+    },
+  };
+}
+
+async function init(call: Call<CertsOptions>): Promise<void> {
+  const { host: hosts = [], role } = call.options;
+  const { certify } = await import("../../vault/access/identity.ts");
+  const folder = folderAt(call.options.dir);
+  const { dir, file, keep } = folder;
+  const isCaKept = existsSync(file("ca"));
+  if (!isCaKept && hosts.length === 0) throw new TierkvError("USAGE", { reason: NO_HOST });
+  if (!isCaKept) keep("ca", certify({ usage: "ca", commonName: CA_NAME, hosts: [] }));
+  const ca = { commonName: CA_NAME, keyPem: keyOfCa(folder) };
+  const [server, client] = [serverOf(hosts), `client-${role}`];
+  const made = [...(server === null ? [] : [server]), client];
+  const again = made.filter((name) => existsSync(file(name)));
+  if (server !== null)
+    keep(server, certify({ usage: "server", commonName: hosts[0] ?? "", hosts }, ca));
+  const commonName = "tierKV client";
+  keep(client, certify({ usage: "client", commonName, hosts: [], unit: role }, ca));
+  const result = { event: "certificates", dir, isCaKept, again, hosts, ca: file("ca") };
+  call.print({ ...result, server: server === null ? null : file(server), client: file(client) }, [
+    ...(isCaKept ? [describeKept(dir, made, again, hosts)] : []),
+    ...describeLines(folder, server, client),
+  ]);
+}
+
+/** Returns the name of the server certificate; null: none is wanted. */
+function serverOf([first]: readonly string[]): string | null {
+  return first === undefined ? null : `server-${plain(first)}`;
+}
+
+function keyOfCa({ file }: Folder): string {
+  const path = file("ca-key");
+  if (existsSync(path)) return readPrivate(path, DIR_KEY);
+  const fix = "put the CA's key there, or give another --dir";
+  throw new TierkvError("CREDENTIALS", { path, reason: "it is gone", fix });
+}
+
+/** Returns the lines for the configurations of the machines that use the certificates. */
+function describeLines({ file }: Folder, server: string | null, client: string): string[] {
+  const engine = [
+    "on the engine's machine, in tierkv.toml:",
+    `[cluster]\n${keys(file, client, "tls_ca")}`,
+  ];
+  if (server === null) return engine;
+  return [
+    "on the vault's machine, in tierkv.toml:",
+    `[vault]\n${keys(file, server, "tls_client_ca")}`,
+    ...engine,
+    "for a gateway on the machine of these hosts, in place of [vault]:",
+    `[gateway]\n${pairOf(file, server)}`,
+  ];
+}
+
+const NO_HOST =
+  "write --host with the names and addresses of the vault's machine; only where the directory has a CA already, a client certificate is made without";
+
 /** Says what a further run left and what it replaced. */
-function describeKept(dir: string, made: readonly string[], again: readonly string[]): string {
+function describeKept(
+  dir: string,
+  made: readonly string[],
+  again: readonly string[],
+  hosts: readonly string[],
+): string {
   const fresh = made.filter((name) => !again.includes(name));
   const said = [
     `${dir}: the CA is kept`,
@@ -98,6 +129,7 @@ function describeKept(dir: string, made: readonly string[], again: readonly stri
     ...(again.length === 0
       ? []
       : [`${again.join(" and ")} made anew, with new keys (copies of the old ones still work)`]),
+    ...(hosts.length === 0 ? [] : [`the server certificate is for ${hosts.join(", ")} alone`]),
   ];
   return said.join("; ");
 }

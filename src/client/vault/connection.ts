@@ -61,6 +61,14 @@ const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   "DEADLINE",
 ]);
 
+/** Failures of a vault that answers, and is not to be used as it is set up: by its own verdict or by ours. */
+const REFUSALS: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
+  "VAULT_CLASS",
+  "VAULT_CERTIFICATE",
+  "VAULT_LOCKED",
+  "VERSION_MISMATCH",
+]);
+
 /** `vault`: reply to the hello on this connection; null: no hello yet. A closed connection only serves calls that end. */
 type Connection = { readonly channel: VaultChannel; readonly at: LaneRail } & (
   | { readonly kind: "new" | "closed"; readonly vault: null }
@@ -94,6 +102,7 @@ export class VaultConnection {
   /** Capacity for its share of a pool, and whether it is being drained, as last reported. */
   capacityBytes: number | null = null;
   isDraining = false;
+  #isRefusing = false;
 
   constructor(options: VaultClientOptions) {
     this.#options = options;
@@ -126,6 +135,11 @@ export class VaultConnection {
       probe: () => this.#probe(),
       onChange: (state, reason) => this.#logState(state, reason),
     });
+  }
+
+  /** Whether the last judged call failed by a refusal. */
+  get isRefusing(): boolean {
+    return this.#isRefusing;
   }
 
   get state(): VaultState | "refused" {
@@ -227,11 +241,17 @@ export class VaultConnection {
     parent?.addEventListener("abort", onParent, { once: true });
     try {
       const result = await work(attempt);
-      if (isJudged) this.#breaker.succeeded();
+      if (isJudged) {
+        this.#isRefusing = false;
+        this.#breaker.succeeded();
+      }
       return result;
     } catch (error) {
       const known = fromGrpcError(error, context);
-      if (isJudged && speaksAgainstVault(known, attempt)) this.#breaker.failed(known);
+      if (isJudged && speaksAgainstVault(known, attempt)) {
+        this.#isRefusing = REFUSALS.has(known.code);
+        this.#breaker.failed(known);
+      }
       throw known;
     } finally {
       parent?.removeEventListener("abort", onParent);

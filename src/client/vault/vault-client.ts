@@ -118,6 +118,10 @@ export class VaultClient implements BlockStore {
     return this.#connection.lanes.over;
   }
 
+  get isRefusing(): boolean {
+    return this.#connection.isRefusing;
+  }
+
   get isLent(): boolean {
     return this.#connection.lanes.isLent;
   }

@@ -76,7 +76,7 @@ function troubleOf(
   silent: ReadonlySet<LookupGate>,
 ): MissReason | null {
   if (gate === undefined) return "no_vault";
-  if (gate.state === "refused") return "vault_refused";
+  if (gate.isRefused) return "vault_refused";
   return silent.has(gate) || gate.state === "down" ? "vault_down" : null;
 }
 

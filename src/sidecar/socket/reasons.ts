@@ -35,7 +35,7 @@ const MISS_TEXTS = {
     "the attention blocks are held, but no recurrent state was saved at that place",
   vault_down: "the vault did not answer",
   vault_refused:
-    "the vault is not used: this machine lacks credentials for it, or the connection would not be encrypted",
+    "the vault is not used: it or this machine refuses the connection, for credentials, certificate, encryption, class or release; `tierkv status` says which",
   no_vault: "no vault for blocks of that class is configured",
 } as const;
 

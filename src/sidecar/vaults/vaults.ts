@@ -27,6 +27,11 @@ export class LookupGate {
     return this.#client.state;
   }
 
+  /** Whether it is not used for a refusal, by its own verdict or by this machine's, until that is mended. */
+  get isRefused(): boolean {
+    return this.#client.state === "refused" || this.#client.isRefusing === true;
+  }
+
   get tier(): Tier {
     return this.#client.tier;
   }

@@ -63,14 +63,18 @@ test("a CA, a server and a client; a vault takes the client, in its role, and no
   expect(writer).toContain(`"address":"${String(address)}","reachable":true`);
   expect(writer).toContain("role write, and Flush needs admin");
 
-  const more = ["certs", "init", "--dir", join(home, "own"), "--host", "127.0.0.1"];
+  const more = ["certs", "init", "--dir", join(home, "own")];
+  const served = readFileSync(join(home, "own", "server-127.0.0.1.pem"), "utf8");
   const { stdout } = await runInside([...more, "--role", "admin"], { env });
-  expect(stdout.split("\n")[0]).toMatch(
-    /own: the CA is kept; client-admin made; server-127\.0\.0\.1 made anew, with new keys/,
+  expect(stdout.split("\n")[0]).toMatch(/own: the CA is kept; client-admin made$/);
+  expect(readFileSync(join(home, "own", "server-127.0.0.1.pem"), "utf8")).toBe(served);
+  const anew = await runInside([...more, "--host", "127.0.0.2", "--host", "b.lan"], { env });
+  expect(anew.stdout.split("\n")[0]).toMatch(
+    /own: the CA is kept; server-127\.0\.0\.2 made; client-write made anew, with new keys \(.*\); the server certificate is for 127\.0\.0\.2, b\.lan alone$/,
   );
-  const again = blocksOf(stdout);
+  const [, cluster = ""] = /(\[cluster\][^]*)/.exec(stdout) ?? [];
   expect(readFileSync(join(home, "own", "ca.pem"), "utf8")).toBe(ca);
-  expect(await status("admin", again.cluster)).toContain("0 records dropped");
+  expect(await status("admin", cluster)).toContain("0 records dropped");
 
   const other = await init("other");
   expect(await status("other", other.cluster)).toContain("no trust in its certificate");
@@ -81,7 +85,8 @@ test("a CA, a server and a client; a vault takes the client, in its role, and no
 test("hosts are asked for, and a CA without its key is not made anew", async () => {
   const home = testDirectory();
   const env = { HOME: home };
-  expect((await runInside(["certs", "init"], { env })).stderr).toContain("--host");
+  const none = await runInside(["certs", "init"], { env });
+  expect([none.exitCode, none.stderr]).toEqual([2, expect.stringContaining("write --host with")]);
   writeFileSync(join(home, "ca.pem"), "x");
   const args = ["certs", "init", "--dir", home, "--host", "a"];
   expect((await runInside(args, { env })).stderr).toContain("put the CA's key there");

@@ -11,6 +11,7 @@ import {
   UNASKED_REASONS,
 } from "../../../src/sidecar/socket/reasons.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
+import { openClosedVault, shown } from "../../support/closed-vaults.ts";
 import { openHybrid, ATTENTION, STATES } from "../../support/hybrids.ts";
 import { digest } from "../../support/records.ts";
 import {
@@ -245,6 +246,16 @@ test("a state that was offered and dropped, or evicted, is told from one that wa
   ];
   await reader.done(reader.prefetchGroups(groups));
   expect((await account(hybrid.sidecar)).miss).toBe("flushed");
+});
+
+test("a vault that refuses this machine is not called one that does not answer", async () => {
+  const closed = await openClosedVault();
+  const kv = openClient(closed, "kv", { security: shown(closed, "x".repeat(40)) });
+  const sidecar = await openSidecar({ vaults: { kv, ssm: null } });
+  const reasons = [reasonOf(await asked(sidecar))];
+  await until(() => kv.isDown, "the vault to be taken out of use");
+  reasons.push(reasonOf(await asked(sidecar, { name: "again" })));
+  expect(reasons).toEqual(["vault_refused", "vault_refused"]);
 });
 
 test("no two reasons share a sentence", () => {
