@@ -68,6 +68,16 @@ export interface RunOptions {
   /** Stops the process without a signal; its reason, a text, is logged. */
   stop?: AbortSignal | undefined;
   source?: SignalSource;
+  /** Signals caught since before the start; left out: they are caught from the call on. */
+  signals?: CaughtSignals;
+}
+
+/** SIGTERM and SIGINT, which no longer end the process by themselves; the second one exits with 128 + its number. */
+export interface CaughtSignals {
+  /** Resolves to the name of the first. */
+  first: Promise<string>;
+  /** Lets them end the process again. */
+  stop(): void;
 }
 
 const SIGNALS = { SIGINT: 130, SIGTERM: 143 } as const;
@@ -82,7 +92,7 @@ export async function runUntilSignal(
   options: RunOptions,
 ): Promise<number> {
   const { source = process, stop } = options;
-  const asked = awaitSignals(source);
+  const asked = options.signals ?? catchSignals(source);
   try {
     const running = await start();
     const reason = await Promise.race([asked.first, ...(stop === undefined ? [] : [fired(stop)])]);
@@ -101,7 +111,8 @@ function fired(signal: AbortSignal): Promise<string> {
   });
 }
 
-function awaitSignals(source: SignalSource): { first: Promise<string>; stop(): void } {
+/** Catches signals from now on: a program calls it before it says anything, and passes the result to `runUntilSignal`. */
+export function catchSignals(source: SignalSource = process): CaughtSignals {
   let count = 0;
   let onFirst: (signal: string) => void = () => {};
   const first = new Promise<string>((resolve) => {

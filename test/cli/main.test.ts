@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { NO_COPIES, Program, quickest, runProgram } from "../support/command-line.ts";
+import { until } from "../support/vaults.ts";
 
 let dir = "";
 const programs: Program[] = [];
@@ -108,6 +109,22 @@ test("F45 a vault says where it is, drains on SIGTERM and ends with 0", async ()
   expect(lines.map(({ msg }) => msg)).toContain("vault ready");
   expect(lines.at(-1)).toMatchObject({ level: "info", name: "vault", msg: "stopped" });
 });
+
+test.each(["vault", "sidecar", "gateway"])(
+  "F45 a %s that gets SIGINT right after its first line starts, stops and ends with 0",
+  async (command) => {
+    const role = command === "vault" ? 'role = "kv_cold"\n' : "";
+    const places = ["sidecar", "gateway"].map(
+      (name) => `[${name}]\nsocket = "${join(dir, "run", `early-${name}.sock`)}"\n`,
+    );
+    const text = `[cluster]\n${role}[vault]\nlisten = "127.0.0.1:0"\ninsecure_lan = true\nmax_bytes = "32MiB"\n${places.join("")}listen = "127.0.0.1:0"\nengines = ["127.0.0.1:1"]\n`;
+    const program = start([command, "--json", "--config", write("early.toml", text)]);
+    await until(() => program.stderr.includes("configuration read"), "its first line");
+    program.signal("SIGINT");
+    const { exitCode, stderr } = await program.ended();
+    expect([exitCode, stderr.includes('"msg":"stopped"')]).toEqual([0, true]);
+  },
+);
 
 test("a vault that lets everybody in warns at every start", async () => {
   const config = write("v.toml", VAULT.replace("127.0.0.1", "0.0.0.0"));

@@ -354,7 +354,7 @@ export const FAULTS: readonly FaultRow[] = [
   ),
   row(
     "F45",
-    "SIGTERM under load, twice; SIGINT at start",
+    "SIGTERM under load, twice; SIGINT at start, once the configuration was read",
     "the process finishes its work within its time, and ends with exit code 0; the second signal ends it at once",
     [PROCESSES, "test/cli/main.test.ts", "test/base/lifecycle.test.ts"],
   ),

@@ -1,7 +1,7 @@
 // Owns the process of a gateway: its checks, the steps of its start in order, and its end.
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { isLocal, sourceOf } from "../../base/hosts.ts";
-import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
+import { catchSignals, runUntilSignal, startSteps } from "../../base/lifecycle.ts";
 import { GATEWAY_END_MS, GATEWAY_START_MS } from "../../base/limits/gateway.ts";
 import type { Logger } from "../../base/log.ts";
 import { checkOpenFiles } from "../../config/conditions.ts";
@@ -25,6 +25,7 @@ export interface GatewayProcess {
 /** Serves until a signal; returns the exit code. Throws the first check that fails. */
 export async function serveGateway(options: GatewayProcess): Promise<number> {
   const { config } = options;
+  const signals = catchSignals();
   const { engines: listed, discover, sequences } = config.gateway;
   const isAlone = listed.length === 0 && discover === null && !sequences;
   checkOpenFiles();
@@ -73,7 +74,7 @@ export async function serveGateway(options: GatewayProcess): Promise<number> {
   // More than the gateway's own time, so that it logs the answers that it cuts.
   const { leaveMs, drainMs } = config.gateway;
   const drainTimeoutMs = leaveMs + drainMs + GATEWAY_END_MS;
-  return runUntilSignal(() => startSteps(steps), { logger, drainTimeoutMs });
+  return runUntilSignal(() => startSteps(steps), { logger, drainTimeoutMs, signals });
 }
 
 /** Finds engines through this host's sidecar, because the configuration names none. */

@@ -2,7 +2,7 @@
 import type { RecordClass } from "../../base/block.ts";
 import { armFailpoints } from "../../base/failpoint.ts";
 import { isLocal, isNames, storeKind } from "../../base/hosts.ts";
-import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
+import { catchSignals, runUntilSignal, startSteps } from "../../base/lifecycle.ts";
 import type { Running } from "../../base/lifecycle.ts";
 import { IDLE_POLL_MS } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
@@ -35,6 +35,7 @@ export interface SidecarProcess {
 /** Serves until a signal, or until idle; returns the exit code. Throws the first check that fails. */
 export async function serveSidecar(options: SidecarProcess): Promise<number> {
   const { config, exitWhenIdle } = options;
+  const signals = catchSignals();
   checkOpenFiles();
   checkArena(config);
   await loadRecordKeys(config);
@@ -60,7 +61,7 @@ export async function serveSidecar(options: SidecarProcess): Promise<number> {
       options.onReady(socket);
       return running;
     },
-    { logger, stop: idle.signal },
+    { logger, stop: idle.signal, signals },
   );
 }
 

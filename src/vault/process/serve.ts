@@ -1,7 +1,7 @@
 // Owns the process of a vault: its checks, the steps of its start in order, and its end.
 import { totalmem } from "node:os";
 import type { VaultClass } from "../../base/block.ts";
-import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
+import { catchSignals, runUntilSignal, startSteps } from "../../base/lifecycle.ts";
 import type { Running } from "../../base/lifecycle.ts";
 import type { Logger } from "../../base/log.ts";
 import { newVaultCounters } from "../../base/metrics.ts";
@@ -42,6 +42,7 @@ export interface VaultProcess {
 /** Serves until a signal; returns the exit code. Throws the first check that fails. */
 export async function serveVault(options: VaultProcess): Promise<number> {
   const { config, stop } = options;
+  const signals = catchSignals();
   const recordClass = vaultClass(config);
   checkOpenFiles();
   const logger = options.createLogger();
@@ -92,7 +93,7 @@ export async function serveVault(options: VaultProcess): Promise<number> {
       },
     },
   ];
-  return runUntilSignal(() => startSteps(steps), { logger, stop });
+  return runUntilSignal(() => startSteps(steps), { logger, stop, signals });
 }
 
 async function tracing(
