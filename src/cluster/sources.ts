@@ -21,6 +21,7 @@ import { firstList } from "../discovery/source.ts";
 import type { ListedVault, SourceKind, VaultSource } from "../discovery/source.ts";
 import type { MemberSource } from "../sidecar/vaults/pool-members.ts";
 import { isJoined, securityFor } from "./credentials.ts";
+import type { accessTo } from "./credentials.ts";
 import { etcdOptions } from "./etcd.ts";
 import { CLASSES, VAULT_ROLES, vaultTargets } from "./targets.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
@@ -279,9 +280,12 @@ export function membersOf(
       }
     },
     connect(name, address) {
-      const known = all().find(({ target }) => target.address === address);
-      const target = known?.target ?? { address, isOwn: false };
-      return lastingClient(config, target, name, logger, waker);
+      const targetNow = (): Parameters<typeof accessTo>[1] =>
+        all().find(({ target }) => target.address === address)?.target ?? {
+          address,
+          isOwn: false,
+        };
+      return lastingClient(config, targetNow, name, logger, waker);
     },
     close() {
       for (const { source } of feeds) source.close();

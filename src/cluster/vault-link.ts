@@ -13,6 +13,7 @@ import { askOnce } from "../client/vault/ask.ts";
 import { VaultClient } from "../client/vault/vault-client.ts";
 import type { Waker } from "../client/vault/wake.ts";
 import type { Config } from "../config/config.ts";
+import type { ChannelSecurity } from "../wire/security.ts";
 import { accessTo, securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
 
@@ -79,19 +80,25 @@ export function sharedAt(
   return SharedVault.open({ address, name, coherence, host, group, logger, ...size });
 }
 
-/** Makes a client for a long-running process: bad credentials do not throw, and a sleeping vault is woken. */
+/**
+ * Makes a client for a long-running process: bad credentials do not throw, a sleeping vault is woken, and a vault with a new
+ * certificate is trusted once this machine has joined it again. `targetNow` returns the target as its list has it at the time.
+ */
 export function lastingClient(
   config: Config,
-  target: Parameters<typeof accessTo>[1],
+  targetNow: () => Parameters<typeof accessTo>[1],
   name: RecordClass,
   logger: Logger,
   waker: Waker,
 ): VaultClient {
+  const target = targetNow();
   const { address } = target;
   const { lanes, addresses: locals } = config.sidecar;
   const access = accessTo(config, target, logger);
+  const renew = (): ChannelSecurity | null =>
+    accessTo(config, targetNow(), silent).security ?? null;
   const onWanted = waker.callOf(address);
-  return new VaultClient({ address, name, logger, lanes, locals, onWanted, ...access });
+  return new VaultClient({ address, name, logger, lanes, locals, onWanted, renew, ...access });
 }
 
 type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];

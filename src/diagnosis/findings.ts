@@ -38,7 +38,7 @@ const CHECKS: readonly Check[] = [
   unresolved,
   outdated,
   unreachable,
-  storeUnreachedThere,
+  unreachedThere,
   vaultDown,
   bucketDown,
   classesLacking,
@@ -202,18 +202,24 @@ function isDenied(place: object): boolean {
   return (counts?.[`${REFUSED}denied`] ?? 0) > 0;
 }
 
-/** A store that answers this command and not the sidecar, which keeps the credentials of its start. */
-function storeUnreachedThere({ targets, sidecar }: Seen): Finding[] {
-  return vaultsOf(sidecar).flatMap(({ address, state, trouble }) => {
-    const isSilent = state === "down" || state === "refused";
-    const answers = targets.some((target) => target.address === address && target.error === null);
-    if (storeKind(address) === null || !isSilent || !answers) return [];
+/** A place that answers this command and not the sidecar: the credentials, the certificate or the way there are another. */
+function unreachedThere({ targets, sidecar }: Seen): Finding[] {
+  const silent = new Map(
+    vaultsOf(sidecar)
+      .filter(({ state }) => state === "down" || state === "refused")
+      .map(({ address, trouble }) => [address, trouble] as const),
+  );
+  return [...silent].flatMap(([address, trouble]) => {
+    if (!targets.some((target) => target.address === address && target.error === null)) return [];
     const what = `${address} answers this command, and does not answer the sidecar`;
-    const fix =
-      "a sidecar keeps the credentials of its start: start it again if they were changed since";
+    const fix = storeKind(address) === null ? IF_IT_LASTS : KEEPS_CREDENTIALS;
     return [problem("unreachable", `${what}: ${trouble || "see its log"}; ${fix}`)];
   });
 }
+
+const KEEPS_CREDENTIALS =
+  "a sidecar keeps the credentials of its start: start it again if they were changed since";
+const IF_IT_LASTS = `the sidecar tries again by itself; if that lasts for more than a few seconds, ${RESTART_SIDECAR}`;
 
 /** Returns the sidecar's vaults of both classes, named by class. */
 function vaultsOf(

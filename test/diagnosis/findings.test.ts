@@ -382,6 +382,24 @@ test("a store that answers this command and not the sidecar is a problem, with w
   ]);
 });
 
+test("a vault that answers this command and not the sidecar is a problem, with the sidecar's reason", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const [kv] = seen.sidecar!.vaults.kv;
+  const found = (state: string): string[] => {
+    const row = { ...kv!, state, trouble: state === "up" ? "" : "no trust in its certificate" };
+    const sidecar = { ...seen.sidecar!, vaults: { kv: [row], ssm: [row] } };
+    return findings({ ...seen, sidecar }).map(({ code, text }) => `${code}: ${text}`);
+  };
+  expect(seen.targets.some(({ address }) => address === kv!.address)).toBe(true);
+  expect(found("up")).toEqual([]);
+  expect(found("down")).toEqual([
+    expect.stringMatching(
+      /^unreachable: \S+ answers this command, and does not answer the sidecar: no trust in its certificate; the sidecar tries again by itself; if that lasts .*, restart its service/,
+    ),
+  ]);
+});
+
 test.each([
   ["GET v/: 403 SignatureDoesNotMatch", "correct the AWS_ variables"],
   ["GET v/: invalid peer certificate: UnknownIssuer", "let the variable AWS_CA_BUNDLE name"],

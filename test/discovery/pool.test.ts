@@ -1,6 +1,6 @@
 // Owns the proof that one address of a pool is enough: the others are learned, whoever joined one has joined all, and nobody else adds a vault.
-import { readdirSync, statSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
 import { askOnce } from "../../src/client/vault/ask.ts";
 import { keptAt, knownTargets } from "../../src/cluster/sources.ts";
@@ -132,6 +132,41 @@ test(
     expect(statSync(join(folder, "state", file)).mode & 0o777).toBe(0o600);
   },
 );
+
+test("a vault with a new certificate is used again by a running sidecar: after another join, or by its pool's list", async () => {
+  const key = poolKey();
+  const seed = await startPooled({ key, isClosed: true });
+  const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
+  const folder = testDirectory();
+  const config = join(folder, "tierkv.toml");
+  const cluster = `[cluster]\ncredentials = "${join(folder, "joined")}"\n`;
+  const joinAt = async (vault: PooledVault): Promise<number | null> =>
+    (await runInside(["join", vault.joinLine(), "--config", config])).exitCode;
+  writeFileSync(config, cluster);
+  expect(await joinAt(seed)).toBe(0);
+  const sidecar = await followVaults(`${cluster}kv_cold = "pool:${seed.address}"`, folder);
+  const areBoth = async (state: string): Promise<boolean> => {
+    const seen = await sidecar.seen();
+    return [seed, other].every(({ address }) => seen.get(address)?.state === state);
+  };
+  await until(() => areBoth("up"), "both vaults to be used");
+
+  const lose = async (vault: PooledVault): Promise<PooledVault> => {
+    process.kill(vault.pid, "SIGKILL");
+    rmSync(join(dirname(vault.config), "state"), { recursive: true });
+    return await startPooled({ key, isClosed: true, again: vault });
+  };
+  await lose(other);
+  const isDown = async ({ address }: PooledVault): Promise<boolean> =>
+    (await sidecar.seen()).get(address)?.state === "down";
+  await until(() => isDown(other), "its old certificate to be refused");
+  await until(() => areBoth("up"), "the list to bring its new certificate");
+
+  const again = await lose(seed);
+  await until(() => isDown(seed), "the seed's old certificate to be refused");
+  expect(await joinAt(again)).toBe(0);
+  await until(() => areBoth("up"), "the new join to be used");
+});
 
 test("F83 a machine's credential that one vault revokes opens none of the pool", async () => {
   const key = poolKey();

@@ -398,7 +398,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "the network to a vault is cut, or its host is lost",
       `\`PROBLEM: kv vault at B:50051 does not answer: no answer: no connection to port 50051 (ETIMEDOUT); ${GONE.replace("${port}", "50051")}\`; if only the program ended, ${code(sees)}`,
-      "mend the network: nothing else is to be done. If the host is gone for good, on each engine's machine: `tierkv vaults remove B:50051`, and start the sidecar again",
+      "mend the network: nothing else is to be done. If the host is gone for good, on each engine's machine: `tierkv vaults remove B:50051`, and start the sidecar again. In a pool with `pool_key` that command needs a join with `--role admin` (`tierkv invite --role admin`), and once, on one machine, is enough: sidecars follow the pool's list",
       'no problem; what it held is computed again, or with `redundancy = "copies:2"` read from its copy, and a note where one vault is left',
     );
 

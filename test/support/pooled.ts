@@ -1,7 +1,7 @@
 // Owns vaults that keep a list and sidecars that follow it, as separate processes, for tests.
 import { randomBytes } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { Program, runInside } from "./command-line.ts";
 import { testDirectory } from "./sidecars.ts";
 import { closeAfterTest } from "./vaults.ts";
@@ -39,7 +39,7 @@ export async function startPooled(options: PooledOptions): Promise<PooledVault> 
   const { key, peers = [], isClosed = false, role = "kv_cold", again, more = "" } = options;
   const folder = testDirectory();
   const config = again?.config ?? join(folder, "vault.toml");
-  const state = join(folder, "state");
+  const state = join(dirname(config), "state");
   const list = peers.map((address) => `"${address}"`).join(", ");
   const pool = key === undefined ? "" : `pool_key = "${key}"\npeers = [${list}]\n`;
   const open = isClosed ? "" : "insecure_lan = true\n";

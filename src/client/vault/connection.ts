@@ -43,6 +43,8 @@ export interface VaultClientOptions {
   rail?: LaneRail;
   /** null: in the clear. */
   security?: ChannelSecurity | null;
+  /** Returns the trust and credentials as they are now, after a failure for the vault's certificate; null: there are none. Must not throw. */
+  renew?: () => ChannelSecurity | null;
   /** Error with which every call is rejected before a connection is made, where the vault must not be used. */
   refusal?: TierkvError;
   /** Called when records are wanted while the vault is down. */
@@ -97,22 +99,28 @@ export class VaultConnection {
   readonly #retries: Retries = new Retries();
   readonly #rails: Rails;
   #connection: Connection;
+  #security: ChannelSecurity | null;
   /** Epoch in the last hello, on any connection. */
   #epoch: number | null = null;
   /** Capacity for its share of a pool, and whether it is being drained, as last reported. */
   capacityBytes: number | null = null;
   isDraining = false;
-  #isRefusing = false;
+  /** Code of the last judged call that failed by a refusal; null: it did not. */
+  #refusedBy: ErrorCode | null = null;
 
   constructor(options: VaultClientOptions) {
     this.#options = options;
+    this.#security = options.security ?? null;
     const { address, rail, locals = [] } = options;
     this.#rails = new Rails({
       first: rail ?? { address },
       locals: rail === undefined ? locals : [],
       label: this.#label,
       logger: options.logger,
-      answers: (tried) => isAt(tried, options, this.flushes.number, this.#epoch),
+      answers: (tried) => {
+        const asked = { ...options, security: this.#security };
+        return isAt(tried, asked, this.flushes.number, this.#epoch);
+      },
       onMore: () => void this.lanes.rejoin(),
     });
     this.#connection = this.#newTo(this.#rails.first);
@@ -127,7 +135,7 @@ export class VaultConnection {
       logger: options.logger,
       down: this.down,
       up: this.up,
-      tls: laneTls(options.security ?? null),
+      tls: () => laneTls(this.#security),
       retries: this.#retries,
       renew: () => this.hello(HELLO_TIMEOUT_MS),
     });
@@ -139,7 +147,7 @@ export class VaultConnection {
 
   /** Whether the last judged call failed by a refusal. */
   get isRefusing(): boolean {
-    return this.#isRefusing;
+    return this.#refusedBy !== null;
   }
 
   get state(): VaultState | "refused" {
@@ -242,14 +250,14 @@ export class VaultConnection {
     try {
       const result = await work(attempt);
       if (isJudged) {
-        this.#isRefusing = false;
+        this.#refusedBy = null;
         this.#breaker.succeeded();
       }
       return result;
     } catch (error) {
       const known = fromGrpcError(error, context);
       if (isJudged && speaksAgainstVault(known, attempt)) {
-        this.#isRefusing = REFUSALS.has(known.code);
+        this.#refusedBy = REFUSALS.has(known.code) ? known.code : null;
         this.#breaker.failed(known);
       }
       throw known;
@@ -272,7 +280,7 @@ export class VaultConnection {
   }
 
   #newTo(at: LaneRail): Connection {
-    const channel = new VaultChannel(at.address, this.#options.security, at.local);
+    const channel = new VaultChannel(at.address, this.#security, at.local);
     return { kind: "new", at, channel, vault: null };
   }
 
@@ -369,6 +377,10 @@ export class VaultConnection {
 
   /** Probes on a new connection, because gRPC would wait for a half-open old one. */
   async #probe(): Promise<void> {
+    // The vault was made anew, perhaps, and this machine has joined it again since.
+    if (this.#refusedBy === "VAULT_CERTIFICATE") {
+      this.#security = this.#options.renew?.() ?? this.#security;
+    }
     this.#callElsewhere();
     await this.hello(HELLO_TIMEOUT_MS);
   }
@@ -380,9 +392,9 @@ export class VaultConnection {
   }
 
   #context(call: string, timeoutMs: number): CallContext {
-    const { name, address, security = null } = this.#options;
+    const { name, address } = this.#options;
     const open = address.startsWith("unix:") ? "socket" : "clear";
-    return { name, address, call, timeoutMs, way: security === null ? open : "tls" };
+    return { name, address, call, timeoutMs, way: this.#security === null ? open : "tls" };
   }
 
   #closedError(): TierkvError {

@@ -14,8 +14,8 @@ export interface LanesOptions {
   /** Name of the vault in logs. */
   label: string;
   logger: Logger;
-  /** Certificates to trust and show; absent: lanes are in the clear. */
-  tls?: LaneClientTls | undefined;
+  /** Returns the certificates to trust and show now; undefined: lanes are in the clear. */
+  tls(): LaneClientTls | undefined;
   /** Meters of bytes: `down` for arrivals, `up` for stored records that the vault took. */
   down: Goodput;
   up: Goodput;

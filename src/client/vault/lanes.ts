@@ -99,7 +99,7 @@ export class Lanes {
     };
     let id: LanesId;
     try {
-      id = lanesOpen(rails, laneToken, lanes, down, up, onEvent, tls);
+      id = lanesOpen(rails, laneToken, lanes, down, up, onEvent, tls());
     } catch (error) {
       this.#broke(toTierkvError(error).message);
       return;

@@ -146,7 +146,7 @@ async function connected(
     const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
     const all = await Promise.all(
       targets.map((target) => {
-        const vault = (): BlockStore => lastingClient(config, target, name, logger, waker);
+        const vault = (): BlockStore => lastingClient(config, () => target, name, logger, waker);
         return openSource({ address: target.address, name, config, logger, size, vault });
       }),
     );
