@@ -23,7 +23,9 @@ export function showCodec(codec: string): string {
 /** Tells the codec for a vault, why, and the rate of the link at that choice. */
 export function showForm({ codec, why, bytesPerS }: Form): string {
   const rate =
-    bytesPerS === null ? "" : ` at ${showRate(bytesPerS)}, the link's rate in its latest transfers`;
+    bytesPerS === null
+      ? ""
+      : ` at ${showRate(bytesPerS)}, the link's rate when that was chosen, at the last save`;
   return `${showCodec(codec)}: ${WHY[why]}${rate}`;
 }
 

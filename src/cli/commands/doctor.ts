@@ -161,7 +161,7 @@ async function doctorFar(call: Call, url: string, model: string | undefined): Pr
   const isInt8 = chooseCodecs(call.loadConfig()).isLossy;
   const shape = model === undefined ? null : shapeAt(model, { valueBytes: null, isInt8 });
   const progress = new Progress(call.io);
-  const engine = await measureEngine(url, progress);
+  const engine = await progress.during(() => measureEngine(url, progress));
   const prompts = farOutlook(engine, shape && ((tokens) => restoredBytes(shape, tokens)));
   const helps = helpsFar(prompts);
   const change = farChange(engine, prompts);

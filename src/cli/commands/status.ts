@@ -108,9 +108,9 @@ function describeWork(
     count("blocks_restored_local");
   const sizes = `${showBytes(count("bytes_saved"))}, stored as ${showBytes(count("bytes_sent"))}`;
   const more = isSaving === true ? ", more are being saved" : "";
-  // The codec may have changed since the first ones.
-  const next = `new ones go ${showCodec(kvCodec ?? "raw")}`;
-  const saved = `${count("blocks_saved")} blocks saved (${sizes}), ${next}${more}`;
+  // The codec may have changed since the first ones; where engines are connected, a line of each says theirs.
+  const next = (fidelity ?? []).length > 0 ? "" : `, new ones go ${showCodec(kvCodec ?? "raw")}`;
+  const saved = `${count("blocks_saved")} blocks saved (${sizes})${next}${more}`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${describeEngines(engines, kinds ?? [])} connected, ${saved}, ${back}`,

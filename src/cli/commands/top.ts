@@ -46,6 +46,9 @@ export function addTop(program: Command): void {
 /** Runs `tierkv top`, and `tierkv status --watch`. */
 export async function showTop(call: Call<TopOptions>): Promise<Outcome> {
   const config = call.loadConfig();
+  if (call.options.listen !== undefined && call.options.web !== true) {
+    throw new TierkvError("USAGE", { reason: "--listen is the address of a page: add --web" });
+  }
   if (call.options.web === true) return await showPage(call, config);
   const intervalMs = intervalOf(call.options.interval) * 1000;
   const { SidecarLink } = await import("../../control/sidecar-link.ts");

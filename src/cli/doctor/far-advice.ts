@@ -77,28 +77,32 @@ export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): strin
 
 export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): string[] {
   const { model, longestTokens, askedTokens, hitTokens, bytesPerS, roundTripMs } = engine;
-  const rate = bytesPerS === null ? "was not measured" : `takes at least ${showRate(bytesPerS)}`;
+  const rate =
+    bytesPerS === null
+      ? "how fast bytes travel to it was not measured"
+      : `bytes travel to it at ${showRate(bytesPerS)} or more`;
   const held = askedTokens === 0 ? "-" : showShare(hitTokens / askedTokens);
   const shown = rows.map(({ tokens, ms, restoreMs, bytesPerTokenMost }) => [
     String(tokens),
     showMs(ms),
     orNone(restoreMs, showMs),
     orNone(restoreMs, (value) => `${(ms / value).toFixed(1)}x`),
-    orNone(bytesPerTokenMost, (bytes) => `${showBytes(bytes)} a token`),
+    orNone(bytesPerTokenMost, showBytes),
   ]);
-  const head = ["tokens", "computed", "restored", "gain", "pays for models with less than"];
+  const head = ["tokens", "computed", "restored", "gain", "bytes of KV per token"];
   const measured = rows.at(-1)?.tokens ?? 0;
   const beyond =
     measured + 1 < longestTokens
       ? [`  Prompts of ${measured + 1} to ${longestTokens} tokens were not measured.`]
       : [];
   return [
-    `${model}: the way there ${rate}; a request takes ${showMs(roundTripMs)}.`,
+    `${model}: ${rate}; a request without a prompt takes ${showMs(roundTripMs)}.`,
     `Of ${askedTokens} prompt tokens so far its own cache held ${held}.`,
     ...table([head, ...shown], "  "),
     ...beyond,
     "  Restored: a look-up, the transfer at that rate, and what the engine needs for a prompt that its own cache holds. Its",
     "  copying of blocks is not in it: `tierkv doctor` on the engine's machine measures that, once tierKV runs there.",
+    "  Bytes of KV per token: at that length a restore is sooner than computing for models that keep fewer bytes of each token.",
     `What matters most: ${farChange(engine, rows)}.`,
   ];
 }

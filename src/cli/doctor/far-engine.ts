@@ -52,6 +52,7 @@ const TOO_LARGE = 413;
 /** `url`: normalized by the kind `engineUrl`. */
 export async function measureEngine(url: string, progress: Progress): Promise<FarEngine> {
   const engine = new Far(url);
+  progress.at(0, FAR_PACE_MS, "asking the engine");
   const { id: model, max_model_len: longestTokens = FAR_TOKENS_MIN } = await engine.model();
   const said = await engine.metrics();
   const paces: Pace[] = [];

@@ -1,6 +1,10 @@
 // Owns a command's input and output: results to stdout, all else to stderr, questions only on a terminal.
 import { fstatSync, writeFileSync } from "node:fs";
 import { createInterface } from "node:readline/promises";
+import { isatty } from "node:tty";
+
+/** Asked by number: `process.stdin` would open a pipe, and make it non-blocking for those who share it. */
+const STDIN = 0;
 
 /** Input and output of the command line; tests replace it. */
 export interface Io {
@@ -44,7 +48,7 @@ export function processIo(): Io {
       isProgressShown = showProgress(line);
       return isProgressShown;
     },
-    isInteractive: process.stdin.isTTY && process.stderr.isTTY,
+    isInteractive: isatty(STDIN) && process.stderr.isTTY,
     isTerminal: process.stdout.isTTY,
     columns: process.stdout.isTTY ? process.stdout.columns : Infinity,
     readAll,

@@ -197,7 +197,11 @@ function describeLedger({ ledger }: SidecarStatus): string[] {
       : [`${unpricedTokens} of the tokens came before their cost was known`];
   return [
     `${tokens} tokens in ${restores} ${restores === 1 ? "restore" : "restores"}${energy}`,
-    `${seconds(savedS)} less waiting: computing takes ${seconds(prefillS)}, restoring took ${seconds(restoreS)}`,
+    ...(unpricedTokens === tokens
+      ? []
+      : [
+          `${seconds(savedS)} less waiting: computing takes ${seconds(prefillS)}, restoring took ${seconds(restoreS)}`,
+        ]),
     ...unpriced,
   ];
 }

@@ -50,8 +50,8 @@ export function linksOf(text: string = LINKS_DEFAULT): number[] {
   const rates = text.split(",").map(Number);
   const isGood = rates.every((rate) => rate > 0 && Number.isFinite(rate));
   if (isGood && rates.length <= PLAN_LINKS_MAX) return rates.map((rate) => rate * GBIT);
-  const most = `at most ${PLAN_LINKS_MAX}`;
-  throw usage(`--links ${text.slice(0, 40)}: expected Gb/s like 1,10, ${most}`);
+  const most = `at most ${PLAN_LINKS_MAX} rates`;
+  throw usage(`--links ${text.slice(0, 40)}: expected rates in Gb/s such as 1,10, and ${most}`);
 }
 
 export const showLink = (bitsPerS: number): string => `${bitsPerS / GBIT} Gb/s`;

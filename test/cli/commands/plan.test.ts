@@ -149,7 +149,7 @@ test("Valkey's nodes for what a running engine keeps, by the records that it has
 });
 
 test.each([
-  [["--links", "fast"], "--links fast: expected Gb/s like 1,10"],
+  [["--links", "fast"], "--links fast: expected rates in Gb/s such as 1,10"],
   [["--vault", "much"], "--vault much: expected a size like 24GB"],
   [["--node", "much"], "--node much: expected a size like 24GB"],
   [["--node", "1GB", "--replicas", "9"], "--replicas 9: expected a whole number from 0 to 5"],

@@ -190,7 +190,7 @@ test("over a slow link a certified model's blocks become small, and status and e
   const { address, form } = sidecar.status().vaults.kv[0]!;
   expect(form).toMatchObject({ codec: LOSSY.name, why: "sooner" });
   expect(showForm(form!)).toMatch(
-    /: restores fastest at \d.*B\/s, the link's rate in its latest transfers$/,
+    /: restores fastest at \d.*B\/s, the link's rate when that was chosen, at the last save$/,
   );
   const asked = engine.prefetch(hashesOf(second!));
   const view = await engine.done(asked);
