@@ -60,7 +60,7 @@ const CHECKS: readonly Check[] = [
 
 export function findings(seen: Seen): Finding[] {
   const current = withoutLeft(seen);
-  const all = CHECKS.flatMap((check) => check(current));
+  const all = [...unresolvedThere(seen), ...CHECKS.flatMap((check) => check(current))];
   return [...all.filter(isProblem), ...all.filter((finding) => !isProblem(finding))];
 }
 
@@ -127,6 +127,21 @@ function ranksMissing({ workers, world }: Engine, engine: string): Finding[] {
 /** Names that stand for no vault now; a sidecar that runs goes on with the list that it knows. */
 function unresolved({ names }: Seen): Finding[] {
   return (names ?? []).map((text) => problem("unresolved", text));
+}
+
+/** Lists of which the sidecar has seen no vault yet, for commands that resolve no names themselves. */
+function unresolvedThere({ names, sidecar, config: { cluster } }: Seen): Finding[] {
+  if (names !== undefined || sidecar === null) return [];
+  const { kv, ssm } = sidecar.vaults;
+  const lists = [
+    ...(kv.length === 0 ? cluster.kvCold : []),
+    ...(ssm.length === 0 ? cluster.ssmCold : []),
+  ];
+  const texts = new Set(lists.map(({ text }) => text).filter(isNames));
+  const what = "no list of vaults has come, and `tierkv status` says why";
+  return [...texts].map((text) =>
+    problem("unresolved", `the sidecar knows no vault of ${text}: ${what}`),
+  );
 }
 
 /** Begins an error about a name of which no list came. */

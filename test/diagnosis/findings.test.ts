@@ -9,6 +9,7 @@ import { findings } from "../../src/diagnosis/findings.ts";
 import type { Finding } from "../../src/diagnosis/findings.ts";
 import { inspect } from "../../src/diagnosis/inspect.ts";
 import type { Seen } from "../../src/diagnosis/inspect.ts";
+import type { SidecarStatus } from "../../src/sidecar/status.ts";
 import { openClosedVault, shown } from "../support/closed-vaults.ts";
 import { runInside } from "../support/command-line.ts";
 import { FakeEngine, FakeWorker, helloFrame, makeGroup } from "../support/shim-client.ts";
@@ -380,6 +381,21 @@ test("a store that answers this command and not the sidecar is a problem, with w
       ),
     ],
   ]);
+});
+
+test("a command that resolves no names says that the sidecar knows no vault of a list", async () => {
+  const { look } = await open();
+  const { names: _names, ...seen } = await look();
+  const { cluster } = loadConfig(configOf("pool:127.0.0.1:1", seen.config.sidecar.socket), {});
+  const found = (kv: SidecarStatus["vaults"]["kv"]): string[] => {
+    const sidecar = { ...seen.sidecar!, vaults: { kv, ssm: [] } };
+    const config = { ...seen.config, cluster };
+    return findings({ ...seen, config, targets: [], sidecar }).map(({ text }) => text);
+  };
+  expect(found([])).toContainEqual(
+    "the sidecar knows no vault of pool:127.0.0.1:1: no list of vaults has come, and `tierkv status` says why",
+  );
+  expect(found(seen.sidecar!.vaults.kv).join()).not.toContain("no list of vaults");
 });
 
 test("a vault that answers this command and not the sidecar is a problem, with the sidecar's reason", async () => {

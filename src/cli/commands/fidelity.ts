@@ -187,7 +187,7 @@ class Measurement {
       if (isLate && restoredOf(this.#trios).length >= CERTIFIED_PROMPTS_MIN) return;
       const first = this.#trios.length;
       const round = this.#prompts.slice(first, first + FIDELITY_ROUND_PROMPTS);
-      await this.#round(engine, model, link, round);
+      await this.#progress.repeating(() => this.#round(engine, model, link, round));
       roundMs = this.#progress.tookMs - startedMs - measuredMs;
       const restored = restoredOf(this.#trios);
       const { verdict } = judgement(restored, bound);

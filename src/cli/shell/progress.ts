@@ -77,6 +77,7 @@ export class SpokenProgress {
   readonly #now: () => number;
   readonly #startedMs: number;
   #saidMs = -Infinity;
+  #latest: [done: number, all: number, what: string, leftMs: number | null] | null = null;
 
   constructor(io: Pick<Io, "progress" | "err">, now: () => number = nowMs) {
     this.#io = io;
@@ -113,8 +114,22 @@ export class SpokenProgress {
     }
   }
 
+  /** Repeats the latest report of `at` while the work runs, because a part may take long. */
+  async repeating<T>(work: () => Promise<T>): Promise<T> {
+    const ticker = setInterval(() => {
+      if (this.#latest !== null) this.at(...this.#latest);
+    }, PROGRESS_EVERY_MS);
+    try {
+      return await work();
+    } finally {
+      clearInterval(ticker);
+      this.#latest = null;
+    }
+  }
+
   /** Reports `done` of `all` parts, `leftMs` before the end; null: not known. */
   at(done: number, all: number, what: string, leftMs: number | null): void {
+    this.#latest = [done, all, what, leftMs];
     const left = leftMs === null ? "" : `, about ${showMs(leftMs)} left`;
     const line = `${done} of ${all} ${what}${left}`;
     if (this.#io.progress(line) !== false) return;

@@ -107,7 +107,7 @@ function describeVaults({ vaults }: SidecarStatus): string[] {
     vaultRow(name, vault, isPool),
     ...behindRow(vault, isPool),
   ]);
-  if (rows.length === 0) return ["vaults", "none is configured"];
+  if (rows.length === 0) return ["vaults", "none is known"];
   const pooled = isPool ? ["owns", "gaps", "misplaced"] : [];
   const head = ["vault", "state", ...pooled, "rtt", "memory", "used", "of", "records"];
   return table([[...head, "hit rate", "lanes", "out", "in", "address"], ...rows]);

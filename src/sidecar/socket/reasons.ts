@@ -36,7 +36,8 @@ const MISS_TEXTS = {
   vault_down: "the vault did not answer",
   vault_refused:
     "the vault is not used: it or this machine refuses the connection, for credentials, certificate, encryption, class or release; `tierkv status` says which",
-  no_vault: "no vault for blocks of that class is configured",
+  no_vault:
+    "no vault for blocks of that class is known: none is configured, or no list of vaults has come (`tierkv status`)",
 } as const;
 
 export type MissReason = keyof typeof MISS_TEXTS;
@@ -47,7 +48,7 @@ const DROP_TEXTS = {
   queue_full: "the queue of saves was full",
   shed: "the queue of saves was full, and blocks nearer to the prompt's start went first",
   slow_link: "on this link it could not be restored sooner than computed",
-  no_vault: "no vault for blocks of that class is configured",
+  no_vault: "no vault for blocks of that class was known",
   shutdown: "its engine or the sidecar was stopped",
   encode_failed: "it could not be made into a record",
   vault_down: "the vault did not answer",
