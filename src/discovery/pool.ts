@@ -1,5 +1,6 @@
 // Owns following the list that a pool's vaults keep: one address leads to all others, and any of them reports changes.
 import { toTierkvError } from "../base/errors.ts";
+import type { TierkvError } from "../base/errors.ts";
 import { HELLO_TIMEOUT_MS, WATCH_TIMEOUT_MS } from "../base/limits/general.ts";
 import { LISTING_PAUSE_MS } from "../base/limits/pool.ts";
 import type { Logger } from "../base/log.ts";
@@ -34,6 +35,7 @@ export class PoolSource implements VaultSource {
   #book: Book | null = null;
   #said = "";
   #isClosed = false;
+  #isLacking = false;
   failure = "";
   #onList: (list: readonly ListedVault[]) => void = () => {};
 
@@ -104,10 +106,25 @@ export class PoolSource implements VaultSource {
         mark = 0;
         const err = toTierkvError(error);
         this.failure = err.message;
-        logger.debug({ err, vault: address }, "no list of vaults");
+        this.#sayFailure(address, err);
         await pause(signal);
       }
     }
+  }
+
+  /** Warns once where no vault was ever known; otherwise the vaults' own clients say which is down. */
+  #sayFailure(vault: string, err: TierkvError): void {
+    const { logger, known = [] } = this.#options;
+    const isNew = this.#book === null && known.length === 0 && !this.#isLacking;
+    if (!isNew) {
+      logger.debug({ err, vault }, "no list of vaults");
+      return;
+    }
+    this.#isLacking = true;
+    logger.warn(
+      { err, vault },
+      "no list of the pool's vaults has come yet: nothing is saved or restored",
+    );
   }
 
   #take(address: string, { key, vaults }: PoolReply): void {

@@ -1,4 +1,5 @@
 // Owns the proof that every source of vaults keeps the same promises to who follows it.
+import { pino } from "pino";
 import { describe, expect, test, vi } from "vitest";
 import type { Running } from "../../src/base/lifecycle.ts";
 import type * as Limits from "../../src/base/limits/pool.ts";
@@ -9,10 +10,10 @@ import { PoolKey } from "../../src/discovery/entry.ts";
 import { EtcdSource, register, vaultAt } from "../../src/discovery/etcd.ts";
 import { PolledSource } from "../../src/discovery/polled.ts";
 import { PoolSource } from "../../src/discovery/pool.ts";
-import type { VaultSource } from "../../src/discovery/source.ts";
+import type { ListedVault, VaultSource } from "../../src/discovery/source.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { startDnsServer } from "../support/dns-server.ts";
-import { HAS_ETCD, startEtcd } from "../support/etcd.ts";
+import { freePort, HAS_ETCD, startEtcd } from "../support/etcd.ts";
 import { poolKey, startPooled } from "../support/pooled.ts";
 import { closeAfterTest, logger, openVault, SOON_MS, until } from "../support/vaults.ts";
 
@@ -159,4 +160,24 @@ test("a vault that belongs to no pool is asked for a list at intervals", async (
   await until(() => asked > 0, "the first call");
   expect(await calls(LISTING_PAUSE_MS)).toBeLessThan(20);
   await until(() => asked > 1, "the next");
+});
+
+test("a pool of which no vault was ever known is warned of once; of a known one its clients tell", async () => {
+  const seeds = [`127.0.0.1:${await freePort()}`];
+  const warned = async (known: readonly ListedVault[]): Promise<number> => {
+    const lines: string[] = [];
+    let tries = 0;
+    const securityFor = (): null => {
+      tries += 1;
+      return null;
+    };
+    const written = pino({ level: "info" }, { write: (line) => lines.push(line) });
+    const options = { seeds, known, securityFor, logger: written, onRefused: () => {} };
+    const source = closeAfterTest(new PoolSource(options));
+    source.follow(() => {});
+    await until(() => tries > known.length + 2, "several tries");
+    return lines.filter((line) => line.includes("no list of the pool's vaults")).length;
+  };
+  expect(await warned([])).toBe(1);
+  expect(await warned([{ address: "127.0.0.1:1", class: "kv", certificate: null }])).toBe(0);
 });

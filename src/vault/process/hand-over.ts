@@ -97,7 +97,9 @@ export class HandingOver implements HandOver {
     const { redundancy, logger } = this.#options;
     const targets = this.#targets.filter(({ client }) => client.name === name);
     if (targets.length === 0) return;
-    const source = new VaultClient({ address: door, name, logger, lanes: 1 });
+    // The door is a socket of this process that no configuration names.
+    const quiet = logger.child({}, { level: "warn" });
+    const source = new VaultClient({ address: door, name, logger: quiet, lanes: 1 });
     try {
       await source.hello(YIELD_DOOR_MS);
       const others = targets.map(({ client }) => client);
