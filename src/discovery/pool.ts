@@ -86,7 +86,7 @@ export class PoolSource implements VaultSource {
 
   async #ask(first: ListedVault, signal: AbortSignal): Promise<void> {
     const { address } = first;
-    const { securityFor, logger } = this.#options;
+    const { securityFor } = this.#options;
     let [mark, epoch] = [0, 0];
     while (!signal.aborted) {
       try {
