@@ -227,7 +227,7 @@ test(
     await page.keyboard.press("Enter");
     await page.waitForSelector("#explained pre");
     expect(await page.textContent("#explained")).toContain("$ tierkv explain request");
-    expect(await focused()).toContain("no engine has offered");
+    expect(await focused()).toContain("was never stored");
   },
   TIMEOUT_MS,
 );

@@ -76,7 +76,7 @@ test("events tell the account and what is wrong, requests say what `tierkv expla
     lines: string[];
   }[];
   expect(requests.at(-1)).toMatchObject({ miss: "never_stored" });
-  expect(requests.at(-1)!.lines.join("\n")).toContain("no engine has offered");
+  expect(requests.at(-1)!.lines.join("\n")).toContain("was never stored");
 });
 
 test("a page beyond the limit is told so", async () => {

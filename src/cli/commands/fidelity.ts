@@ -398,7 +398,7 @@ function readText(path: string): string {
 export function piecesOf(text: string, count: number): string[] {
   const room = text.length - FIDELITY_PROMPT_CHARS;
   if (room < count) {
-    const reason = `--text: ${text.length} characters are too few; ${count} prompts take ${FIDELITY_PROMPT_CHARS + count}`;
+    const reason = `--text: ${text.length} characters are too few; ${count} prompts take ${FIDELITY_PROMPT_CHARS + count}, and a certificate ${CERTIFIED_PROMPTS_MIN} of them (--prompts)`;
     throw new TierkvError("USAGE", { reason });
   }
   return Array.from({ length: count }, (_none, index) => {

@@ -32,7 +32,7 @@ export function addStatus(program: Command): void {
         "role, memory, records, hit rate, evictions, lanes, rates and disk use. Problems come first. Exit code 1 if there\n" +
         "is a problem.",
     )
-    .option("--watch", "repeat until stopped, like `tierkv top`")
+    .option("--watch", "repeat until stopped, on a terminal, like `tierkv top`")
     .example("tierkv status --json")
     .does(showStatus);
 }

@@ -25,7 +25,7 @@ export const UNASKED_REASONS: readonly UnaskedReason[] = Object.keys(
 /** Why the first missing block is missing. */
 const MISS_TEXTS = {
   never_stored:
-    "no engine has offered its first missing block since this sidecar started: a new prompt, or one that is not to be saved",
+    "its first missing block was never stored since this sidecar started: the prompt is new, or its request or engine stores nothing",
   evicted: "the first missing block was stored, and the vault has dropped it since",
   flushed: "the first missing block was flushed by an operator",
   lost: "the first missing block was stored; the vault has restarted since, and no longer has it",

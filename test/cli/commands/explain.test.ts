@@ -74,10 +74,10 @@ test("a prompt of which nothing is held has no rows of what did not happen", () 
     saved: null,
   };
   expect(explained(miss).slice(1)).toEqual([
-    "  recomputed: no engine has offered its first missing block since this sidecar started: a new prompt, or one that is not to be saved",
+    "  recomputed: its first missing block was never stored since this sidecar started: the prompt is new, or its request or engine stores nothing",
     "  asked:   320 tokens, the engine held 0; look-up 0.50 ms",
     "  held:    0 tokens",
-    "  fetch:   nothing held, nothing fetched",
+    "  fetch:   no more held than the engine has, nothing fetched",
     "  block:   ab, the last one looked up",
   ]);
 });

@@ -47,7 +47,7 @@ test("--once prints engines, vaults, restores, misses and savings; --json the ac
   expect(stdout).toMatch(/engine-1 +vllm +test\/model +restores +1\/1/);
   expect(stdout).toMatch(/^kv +up +[\d.]+ ms .* 127\.0\.0\.1:\d+$/m);
   expect(stdout).toContain("320 tokens in 1 restore");
-  expect(stdout).toMatch(/1 +never_stored: no engine has offered .* a new prompt, or/);
+  expect(stdout).toMatch(/1 +never_stored: its first missing block was never stored .* is new, or/);
   expect(stdout).toMatch(/request +320 +vault/);
   expect(stdout).not.toContain("(0.00 ms)");
   const json = await runInside(["status", "--watch", "--json", "--config", config]);
