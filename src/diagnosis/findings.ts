@@ -7,6 +7,7 @@ import type { StoreNode } from "../client/source.ts";
 import { hasTwoPlaces, ONE_PLACE, OWN_VAULT } from "../cluster/targets.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Seen } from "./inspect.ts";
+import { SILENT_FIX } from "./reach.ts";
 
 export interface Finding {
   /** Identifier for scripts. */
@@ -265,6 +266,9 @@ function vaultDown({ sidecar, targets, config }: Seen): Finding[] {
   });
 }
 
+/** Words of VAULT_DEADLINE: the call began, so that a program is there. */
+const LATE = /did not answer \w+ within/;
+
 /** Returns what to do about a place that does not answer the sidecar; empty: `why` says it. */
 function remedyFor(address: string, why: string, { cluster }: Seen["config"]): string {
   const listed = [...cluster.kvCold, ...cluster.ssmCold].map(({ text }) => text);
@@ -273,6 +277,7 @@ function remedyFor(address: string, why: string, { cluster }: Seen["config"]): s
     return `the configuration no longer names it, and the sidecar runs with an older list: ${RESTART_SIDECAR}`;
   }
   if (why.includes("; ")) return "";
+  if (LATE.test(why)) return SILENT_FIX;
   const kind = storeKind(address);
   if (kind === "s3") return "check the network to it, and its own state";
   const start = kind === null ? "start `tierkv vault` there" : "start that server";

@@ -75,10 +75,14 @@ export async function laneTrouble(
 
 const POLL_MS = 20;
 
+/** What to do about a place that a connection reaches, and that does not answer. */
+export const SILENT_FIX =
+  "check the process that listens there, and firewalls and proxies on the way";
+
 const SILENT: Diagnosis = {
   verdict: "no answer",
   reason: "the connection opens, and then no answer comes",
-  fix: "check the process that listens there, and firewalls and proxies on the way",
+  fix: SILENT_FIX,
 };
 
 const NO_VAULT: Omit<Diagnosis, "reason"> = {

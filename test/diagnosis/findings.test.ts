@@ -383,6 +383,26 @@ test("a store that answers this command and not the sidecar is a problem, with w
   ]);
 });
 
+test("what to do about a vault that was reached, and does not answer, is not to start one", async () => {
+  const { look } = await open();
+  const seen = await look();
+  const [kv] = seen.sidecar!.vaults.kv;
+  const told = (trouble: string): string => {
+    const row = { ...kv!, state: "down", trouble };
+    const sidecar = { ...seen.sidecar!, vaults: { kv: [row], ssm: [] } };
+    return findings({ ...seen, targets: [], sidecar })
+      .map(({ text }) => text)
+      .join("\n");
+  };
+  const late = "kv vault at x did not answer Stats within 2000 ms";
+  expect(told(late)).toContain(
+    `${late}; it is not used until it answers again: check the process that listens there`,
+  );
+  expect(told("x refused")).toContain(
+    "not used until it answers again: start `tierkv vault` there",
+  );
+});
+
 test("a command that resolves no names says that the sidecar knows no vault of a list", async () => {
   const { look } = await open();
   const { names: _names, ...seen } = await look();
