@@ -261,7 +261,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "a vault's disk is lost, with `[vault] archive`",
       "the vault's process ends, or `PROBLEM: ... its disk takes no more records`",
-      "put in an empty disk, and start the vault",
+      "stop the vault if it still runs, put in an empty disk, and start the vault",
       WHOLE,
     );
 

@@ -10,7 +10,7 @@ import { nowMs } from "../../base/time.ts";
 
 const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
 const GONE =
-  "its directory was removed or replaced, so that new records are lost at the next start; start the vault again";
+  "its directory was removed, emptied or replaced, so that new records are lost at the next start; start the vault again";
 const TOO_MANY =
   "it has had records of 65,536 namespaces since the vault started, and keeps records of further namespaces in memory only; start the vault again";
 const TEST_DISK =
@@ -18,6 +18,8 @@ const TEST_DISK =
 const FIX_ARCHIVE = "it is tried again";
 /** The core's file that binds a directory to its archive (crates/core/src/disk/archived.rs). */
 const MARKER = "archive";
+/** File that the core locks while it uses the directory (crates/core/src/disk/storage.rs). */
+const LOCK = "lock";
 
 /** Looks every DISK_WATCH_MS and logs changes only, so that a disk that stays full makes one line. */
 export class DiskWatch {
@@ -34,9 +36,9 @@ export class DiskWatch {
   #damaged = 0;
   /** Namespace last named as one too many. */
   #refused = "";
-  /** Device and inode of the data directory; null: unknown. */
-  readonly #identity: string | null;
-  /** Whether the directory was removed or replaced; writes to open files still succeed then. */
+  /** Devices and inodes of the data directory and of its lock. */
+  readonly #identity: string;
+  /** Whether the directory or its lock was removed or replaced; writes to open files still succeed then. */
   isGone = false;
 
   /** `onRecorded` is called whenever disk and archive have recorded every flush. */
@@ -45,7 +47,7 @@ export class DiskWatch {
     this.#store = store;
     this.#dataDir = dataDir;
     this.#logger = logger;
-    this.#identity = identityOf(dataDir);
+    this.#identity = placesOf(dataDir);
     this.#timer = setInterval(() => this.look(), DISK_WATCH_MS);
     this.#timer.unref();
   }
@@ -111,7 +113,7 @@ export class DiskWatch {
 
   #lookAtDirectory(): void {
     const dataDir = this.#dataDir;
-    if (this.isGone || identityOf(dataDir) === this.#identity) return;
+    if (this.isGone || placesOf(dataDir) === this.#identity) return;
     this.isGone = true;
     this.#logger.error({ dataDir }, `the disk takes no more records: ${GONE}`);
   }
@@ -139,6 +141,11 @@ export class DiskWatch {
     const lost = { dataDir: this.#dataDir, error: trouble, records: queued, bytes: queuedBytes };
     this.#logger.error(lost, `${queued} records were not written to disk and are lost`);
   }
+}
+
+/** The lock stands for all files: whoever empties the directory removes it, too. */
+function placesOf(dataDir: string): string {
+  return `${identityOf(dataDir)} ${identityOf(join(dataDir, LOCK))}`;
 }
 
 function identityOf(path: string): string | null {

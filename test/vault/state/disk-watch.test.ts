@@ -104,6 +104,18 @@ test("says once that writing fails, with path and errno, and once that it goes o
   expect(well).toMatchObject({ level: "info", msg: "the disk takes records again" });
 });
 
+test("a directory that was emptied counts as gone", () => {
+  const dataDir = testDirectory();
+  writeFileSync(join(dataDir, "lock"), "");
+  const { watched, see } = watch(dataDir);
+  see({ records: 0, recordBytes: 0 });
+  expect(watched.isGone).toBe(false);
+  rmSync(join(dataDir, "lock"));
+  see({ records: 0, recordBytes: 0 });
+  expect(watched.isGone).toBe(true);
+  expect(lines.at(-1)!["msg"]).toContain("its directory was removed, emptied or replaced");
+});
+
 test("says once that the directory is another one, or gone, and goes on saying so in statistics", () => {
   const dataDir = join(testDirectory(), "data");
   mkdirSync(dataDir);
