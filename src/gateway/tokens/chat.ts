@@ -125,11 +125,18 @@ function toolsOf(tools: unknown): object[] | null | undefined {
   return shown as object[];
 }
 
-/** Infinite for a number, because Python writes 1.0 where JavaScript writes 1, and for depth, to protect the stack. */
+/** Name of a property that JavaScript puts before all others, and Python does not. */
+const INDEX = /^(?:0|[1-9]\d*)$/;
+
+/**
+ * Infinite for a number, because Python writes 1.0 where JavaScript writes 1, for names that JavaScript orders, and for depth, to
+ * protect the stack.
+ */
 function valuesIn(value: unknown, depth = 0): number {
   if (typeof value === "number" || depth > TOOL_DEPTH_MAX) return Infinity;
   if (typeof value !== "object" || value === null) return 1;
   let count = 1;
+  if (!Array.isArray(value) && Object.keys(value).some((name) => INDEX.test(name))) return Infinity;
   for (const one of Object.values(value)) count += valuesIn(one, depth + 1);
   return count;
 }

@@ -43,10 +43,10 @@ test.each([
   expect(chatOf({ messages: MESSAGES, ...bodyOf(most + 1) })).toBeNull();
 });
 
-test("a tool that is nested too deep, or has a number anywhere, is the engine's", () => {
+test("a tool that is nested too deep, or has a number anywhere, as a name or a value, is the engine's", () => {
   let deep: object = {};
   for (let depth = 0; depth < 40; depth += 1) deep = { deep };
-  for (const parameters of [deep, { a: [{ b: 1 }] }]) {
+  for (const parameters of [deep, { a: [{ b: 1 }] }, { b: "", 1: "" }]) {
     expect(chatOf({ messages: MESSAGES, tools: [toolOf(parameters)] })).toBeNull();
   }
   expect(chatOf({ messages: MESSAGES, tools: [toolOf({ a: [{ b: "1" }] })] })).not.toBeNull();
