@@ -6,12 +6,10 @@ import type * as PoolLimits from "../../src/base/limits/pool.ts";
 import type { StoreNode } from "../../src/client/source.ts";
 import { loadConfig } from "../../src/config/load.ts";
 import { findings } from "../../src/diagnosis/findings.ts";
-import type { Finding } from "../../src/diagnosis/findings.ts";
 import { inspect } from "../../src/diagnosis/inspect.ts";
 import type { Seen } from "../../src/diagnosis/inspect.ts";
-import type { SidecarStatus } from "../../src/sidecar/status.ts";
-import { openClosedVault, shown } from "../support/closed-vaults.ts";
 import { runInside } from "../support/command-line.ts";
+import { configOf, openSetUp } from "../support/set-ups.ts";
 import { FakeEngine, FakeWorker, helloFrame, makeGroup } from "../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../support/sidecars.ts";
 import { openClient, openVault } from "../support/vaults.ts";
@@ -24,32 +22,15 @@ vi.mock("../../src/base/limits/pool.ts", async (importOriginal) => ({
 
 const SOON = { timeout: 60_000 };
 
-function configOf(address: string, socket: string): string {
-  const path = join(testDirectory(), "tierkv.toml");
-  writeFileSync(path, `[cluster]\nkv_cold = "${address}"\n[sidecar]\nsocket = "${socket}"\n`);
-  return path;
-}
-
-async function open(): Promise<{
-  path: string;
-  look: () => Promise<Seen>;
-}> {
-  const vault = await openVault();
-  const kv = openClient(vault);
-  const { socketPath } = await openSidecar({ vaults: { kv, ssm: null } });
-  const path = configOf(vault.address, socketPath);
-  return { path, look: () => inspect(loadConfig(path, {})) };
-}
-
 test("a set-up as it should be has no finding", async () => {
-  const { path, look } = await open();
+  const { path, look } = await openSetUp();
   expect(findings(await look())).toEqual([]);
   const { exitCode, stdout } = await runInside(["status", "--json", "--config", path]);
   expect([exitCode, JSON.parse(stdout)]).toMatchObject([0, { ok: true, findings: [] }]);
 });
 
 test("a sidecar with an older list than the configuration is told of, whichever vault is missing", async () => {
-  const { path, look } = await open();
+  const { path, look } = await openSetUp();
   const { kvCold } = loadConfig(path, {}).cluster;
   const known = kvCold[0]!.text;
   const said = async (addresses: readonly string[], isOfBoth: boolean): Promise<string[]> => {
@@ -72,7 +53,7 @@ test("a sidecar with an older list than the configuration is told of, whichever 
 });
 
 test("a vault that is being drained is told of, and how to end that", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const targets = seen.targets.map((one) =>
     one.target === "kv_cold" ? { ...one, draining: true } : one,
@@ -86,7 +67,7 @@ test("a vault that is being drained is told of, and how to end that", async () =
 test.each(["status", "doctor"])(
   "%s: an engine that cannot be named is the first line, one that is being named a note",
   async (command) => {
-    const { path, look } = await open();
+    const { path, look } = await openSetUp();
     const engine = new FakeEngine(loadConfig(path, {}).sidecar.socket);
     const tell = (percent: number, refused: string): void =>
       engine.scheduler.send({ t: "counts", counters: {}, naming: { percent, refused } });
@@ -112,7 +93,7 @@ test.each(["status", "doctor"])(
 test.each(["status", "doctor"])(
   "%s: an arena that cannot be mapped is the first line",
   async (command) => {
-    const { path } = await open();
+    const { path } = await openSetUp();
     const { socket } = loadConfig(path, {}).sidecar;
     const engine = new FakeEngine(socket, { isMapping: false });
     const [worker] = engine.workers;
@@ -130,7 +111,7 @@ test.each(["status", "doctor"])(
 );
 
 test("an engine of which ranks are missing is a note with their number, and none once all are there", async () => {
-  const { path, look } = await open();
+  const { path, look } = await openSetUp();
   const { socket } = loadConfig(path, {}).sidecar;
   const [here, far] = [0, 1].map((rank) => new FakeWorker(socket, rank, [makeGroup()]));
   const codes = async (): Promise<string[]> =>
@@ -151,7 +132,7 @@ test("an engine of which ranks are missing is a note with their number, and none
 });
 
 test("a CPU with AMX, where vLLM may die, is a note of the engine, and no problem", async () => {
-  const { path, look } = await open();
+  const { path, look } = await openSetUp();
   const { socket } = loadConfig(path, {}).sidecar;
   const engine = new FakeEngine(socket, { hello: { amx_tiles: 1 } });
   const isSaid = async (): Promise<void> =>
@@ -164,7 +145,7 @@ test("a CPU with AMX, where vLLM may die, is a note of the engine, and no proble
 });
 
 test("an engine that is not vLLM is named with its software in status and top", async () => {
-  const { path } = await open();
+  const { path } = await openSetUp();
   const { socket } = loadConfig(path, {}).sidecar;
   const hello = { kind: "sglang", vllm: "sglang 0.5.23 torch 2.13.0" };
   const engine = new FakeEngine(socket, { hello });
@@ -185,7 +166,7 @@ test.each([
 ])(
   "doctor names an allocator with which vLLM takes no connector, and the way out: %j",
   async (env, count) => {
-    const { path } = await open();
+    const { path } = await openSetUp();
     const { stdout } = await runInside(["doctor", "--config", path], { env });
     const said = [
       ...stdout.matchAll(/^NOTE: PYTORCH_.* expandable_segments:True.*--enable-sleep-mode$/gm),
@@ -203,37 +184,6 @@ test.each(["status", "doctor"])("%s: what does not answer is the first line", as
   expect(second).toMatch(/^PROBLEM: kv vault at 127\.0\.0\.1:1 does not answer/);
 });
 
-test("a vault that lets the sidecar not in is told with the reason and the fix, not as one to be started", async () => {
-  const closed = await openClosedVault();
-  const kv = openClient(closed, "kv", { security: shown(closed, "x".repeat(40)) });
-  const { status } = await openSidecar({ vaults: { kv, ssm: null } });
-  const failing = async (): Promise<void> => {
-    await kv.hello(1000).catch(() => {});
-    expect(status().vaults.kv[0]?.state).toBe("down");
-  };
-  await vi.waitFor(failing, SOON);
-  const { look } = await open();
-  const { config, ...seen } = await look();
-  const said = (sidecar: Seen["sidecar"], list: string): Finding | undefined => {
-    const { cluster } = loadConfig(configOf(list, config.sidecar.socket), {});
-    return findings({ ...seen, config: { ...config, cluster }, targets: [], sidecar })[0];
-  };
-  const { address } = status().vaults.kv[0]!;
-  const found = said(status(), address);
-  expect(found).toMatchObject({ code: "unreachable", severity: "problem" });
-  expect(found?.text).toMatch(
-    /^kv vault at 127\.0\.0\.1:\d+ does not let this machine in: .*`tierkv join`.*; it is not used until it answers again$/,
-  );
-  const earlier = status();
-  delete earlier.vaults.kv[0]?.trouble;
-  expect(said(earlier, address)?.text).toMatch(
-    /^kv vault at \S+ does not answer; it is not used until it answers again: start `tierkv vault` there, or check the network to it$/,
-  );
-  expect(said(status(), "10.0.0.9:50051")?.text).toMatch(
-    /the configuration no longer names it, .*: restart its service, or run `pkill/,
-  );
-});
-
 /** A node of Valkey as it should be, but for `fault`. */
 const nodeWith = (fault: Partial<StoreNode>): { nodes: StoreNode[] } => {
   const memory = { usedBytes: 1 << 20, maxBytes: 1 << 30, policy: "allkeys-lfu" };
@@ -242,7 +192,7 @@ const nodeWith = (fault: Partial<StoreNode>): { nodes: StoreNode[] } => {
 };
 
 test("what a store refused, and a node that does not tell its memory, are notes", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const withNodes = (fault: Partial<StoreNode>): Seen => ({
     ...seen,
@@ -279,7 +229,7 @@ test.each([
   ],
   ["lanes_unreachable", { laneTrouble: "10.0.0.1:50052: no answer" }],
 ])("%s is a problem", async (code, fault) => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const targets = seen.targets.map((target) => ({ ...target, ...fault }));
   const [found] = findings({ ...seen, targets });
@@ -287,7 +237,7 @@ test.each([
 });
 
 test("what a sidecar saw of its vaults is found as well as what vaults say themselves", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const [kv] = seen.sidecar!.vaults.kv;
   const archive = { failing: true, trouble: "503", pendingBytes: 1 };
@@ -308,7 +258,7 @@ test("what a sidecar saw of its vaults is found as well as what vaults say thems
 });
 
 test("a store that this shell has no credentials for is a note where the sidecar reaches it", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const address = "s3://bucket/x";
   const [own, vault] = seen.targets;
@@ -354,7 +304,7 @@ test("a store that this shell has no credentials for is a note where the sidecar
 });
 
 test("a store that answers this command and not the sidecar is a problem, with what a sidecar keeps", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const address = "valkey://127.0.0.1:7";
   const [own, vault] = seen.targets;
@@ -383,59 +333,6 @@ test("a store that answers this command and not the sidecar is a problem, with w
   ]);
 });
 
-test("what to do about a vault that was reached, and does not answer, is not to start one", async () => {
-  const { look } = await open();
-  const seen = await look();
-  const [kv] = seen.sidecar!.vaults.kv;
-  const told = (trouble: string): string => {
-    const row = { ...kv!, state: "down", trouble };
-    const sidecar = { ...seen.sidecar!, vaults: { kv: [row], ssm: [] } };
-    return findings({ ...seen, targets: [], sidecar })
-      .map(({ text }) => text)
-      .join("\n");
-  };
-  const late = "kv vault at x did not answer Stats within 2000 ms";
-  expect(told(late)).toContain(
-    `${late}; it is not used until it answers again: check the process that listens there`,
-  );
-  expect(told("x refused")).toContain(
-    "not used until it answers again: start `tierkv vault` there",
-  );
-});
-
-test("a command that resolves no names says that the sidecar knows no vault of a list", async () => {
-  const { look } = await open();
-  const { names: _names, ...seen } = await look();
-  const { cluster } = loadConfig(configOf("pool:127.0.0.1:1", seen.config.sidecar.socket), {});
-  const found = (kv: SidecarStatus["vaults"]["kv"]): string[] => {
-    const sidecar = { ...seen.sidecar!, vaults: { kv, ssm: [] } };
-    const config = { ...seen.config, cluster };
-    return findings({ ...seen, config, targets: [], sidecar }).map(({ text }) => text);
-  };
-  expect(found([])).toContainEqual(
-    "the sidecar knows no vault of pool:127.0.0.1:1: no list of vaults has come, and `tierkv status` says why",
-  );
-  expect(found(seen.sidecar!.vaults.kv).join()).not.toContain("no list of vaults");
-});
-
-test("a vault that answers this command and not the sidecar is a problem, with the sidecar's reason", async () => {
-  const { look } = await open();
-  const seen = await look();
-  const [kv] = seen.sidecar!.vaults.kv;
-  const found = (state: string): string[] => {
-    const row = { ...kv!, state, trouble: state === "up" ? "" : "no trust in its certificate" };
-    const sidecar = { ...seen.sidecar!, vaults: { kv: [row], ssm: [row] } };
-    return findings({ ...seen, sidecar }).map(({ code, text }) => `${code}: ${text}`);
-  };
-  expect(seen.targets.some(({ address }) => address === kv!.address)).toBe(true);
-  expect(found("up")).toEqual([]);
-  expect(found("down")).toEqual([
-    expect.stringMatching(
-      /^unreachable: \S+ answers this command, and does not answer the sidecar: no trust in its certificate; the sidecar tries again by itself; if that lasts .*, restart its service/,
-    ),
-  ]);
-});
-
 test.each([
   ["GET v/: 403 SignatureDoesNotMatch", "correct the AWS_ variables"],
   ["GET v/: invalid peer certificate: UnknownIssuer", "let the variable AWS_CA_BUNDLE name"],
@@ -447,7 +344,7 @@ test.each([
   ["GET v/: 404 NoSuchBucket", "make that bucket"],
   ["GET v/: Connection refused (os error 111)", "start the server there"],
 ])("an archive that says %s is told of with what to do", async (trouble, fix) => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const archive = { failing: true, trouble, pendingBytes: 1 };
   const disk = { archive } as Partial<Seen["targets"][number]["disk"]>;
@@ -460,7 +357,7 @@ test.each([
 });
 
 test("a bucket that the sidecar cannot use is a problem where nobody else asked it", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const [kv] = seen.sidecar!.vaults.kv;
   const behind = { address: "s3://bucket/x", state: "down", trouble: "403 AccessDenied" };
@@ -471,7 +368,7 @@ test("a bucket that the sidecar cannot use is a problem where nobody else asked 
 });
 
 test("an engine of the gateway that is down is a problem, with the gateway's reason", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const engine = (name: string, state: string): object => ({
     engine: name,
@@ -490,7 +387,7 @@ test("an engine of the gateway that is down is a problem, with the gateway's rea
 });
 
 test("two copies with one vault left is a note, which status and config check say", async () => {
-  const { path } = await open();
+  const { path } = await openSetUp();
   const text = readFileSync(path, "utf8");
   writeFileSync(path, text.replace("[cluster]\n", '[cluster]\nredundancy = "copies:2"\n'));
   for (const command of [["status"], ["config", "check"]]) {
@@ -507,7 +404,7 @@ test("two copies with one vault left is a note, which status and config check sa
 });
 
 test("two copies with one vault left of a pool that keeps its list is that note, too", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const [kv] = seen.sidecar!.vaults.kv;
   const pool = { text: `pool:${kv!.address}`, host: "127.0.0.1", port: 1 };
@@ -524,7 +421,7 @@ test("two copies with one vault left of a pool that keeps its list is that note,
 });
 
 test("names that nobody resolves are a problem beside what is known, and the sidecar is shown", async () => {
-  const { path, look } = await open();
+  const { path, look } = await openSetUp();
   const { socket } = (await look()).config.sidecar;
   const [kv] = (await look()).sidecar!.vaults.kv;
   const list = `["${kv!.address}", "dns:nosuch.invalid:50051"]`;
@@ -576,7 +473,7 @@ test("a vault in both lists that keeps one class is a problem with the list to m
 });
 
 test("a vault that has left its pool may be stopped without a problem", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const seen = await look();
   const [kv] = seen.sidecar!.vaults.kv;
   const cluster = loadConfig(configOf("pool:127.0.0.1:7", "/nonexistent"), {}).cluster;
@@ -591,7 +488,7 @@ test("a vault that has left its pool may be stopped without a problem", async ()
 });
 
 test("a gateway that runs and does not answer is a problem", async () => {
-  const { look } = await open();
+  const { look } = await openSetUp();
   const found = findings({ ...(await look()), fleetTrouble: "gateway at /x does not answer" });
   expect(found).toMatchObject([{ code: "gateway_down", severity: "problem" }]);
 });
