@@ -10,12 +10,25 @@ const METHODS: ReadonlyMap<string, Ours> = new Map([
   ["rstrip", strip(false, true)],
 ]);
 const PREFIX = "tierkv_";
-const [SHOWN, JOINED, EQUAL, OTHER] = ["shown", "joined", "equal", "other"];
+const [SHOWN, JOINED, LENGTH, EQUAL, OTHER, REST] = [
+  "shown",
+  "joined",
+  "length",
+  "equal",
+  "other",
+  "rest",
+];
 /** Operators that the renderer applies as JavaScript does, and the functions that apply them as Python does. */
 const OPERATORS: ReadonlyMap<string, string> = new Map([
   ["~", JOINED],
   ["==", EQUAL],
   ["!=", OTHER],
+  ["%", REST],
+]);
+/** The same of filters. */
+const FILTERS: ReadonlyMap<string, string> = new Map([
+  ["string", JOINED],
+  ["length", LENGTH],
 ]);
 export const FUNCTIONS: Readonly<Record<string, Ours>> = Object.fromEntries(
   [
@@ -25,6 +38,8 @@ export const FUNCTIONS: Readonly<Record<string, Ours>> = Object.fromEntries(
       (value: unknown, isNone: unknown) => (isNone === true ? "None" : textOf(value ?? "")),
     ] as const,
     [JOINED, (...values: unknown[]) => values.map(textOf).join("")] as const,
+    [LENGTH, lengthOf] as const,
+    [REST, restOf] as const,
     [EQUAL, isEqual] as const,
     [OTHER, (one: unknown, other: unknown) => !isEqual(one, other)] as const,
   ].map(([name, method]) => [PREFIX + name, method]),
@@ -91,14 +106,15 @@ function rewriteCall(part: Node): void {
   part.callee = { type: "Identifier", value: PREFIX + name };
 }
 
-/** `a ~ b` becomes `tierkv_joined(a, b)`, `a == b` becomes `tierkv_equal(a, b)`, and `a | string` becomes `tierkv_joined(a)`. */
+/** `a ~ b` becomes `tierkv_joined(a, b)`, `a == b` becomes `tierkv_equal(a, b)`, and `a | string` becomes `tierkv_joined(a)`; alike for `%` and `length`. */
 function rewriteValue(part: Node): void {
   const { type, operator, filter, left, right, operand } = part;
   if (type === "BinaryExpression") {
     const name = OPERATORS.get(String(operator?.value));
     if (name !== undefined) Object.assign(part, callOf(name, [left, right]));
-  } else if (type === "FilterExpression" && filter?.value === "string") {
-    Object.assign(part, callOf(JOINED, [operand]));
+  } else if (type === "FilterExpression" && filter?.type === "Identifier") {
+    const name = FILTERS.get(String(filter.value));
+    if (name !== undefined) Object.assign(part, callOf(name, [operand]));
   }
 }
 
@@ -122,6 +138,23 @@ function textOf(value: unknown): string {
   if (typeof value === "boolean") return value ? "True" : "False";
   if (typeof value === "string" || Number.isSafeInteger(value)) return String(value);
   throw new TypeError("no text, and no whole number");
+}
+
+/** Counts characters, items or keys. Throws for what has no length. */
+function lengthOf(value: unknown): number {
+  if (typeof value === "string") return Array.from(value).length;
+  if (Array.isArray(value)) return value.length;
+  if (value instanceof Map) return value.size;
+  throw new TypeError("it has no length");
+}
+
+/** Returns the rest of a division with the sign of the divisor. Throws unless both are whole numbers. */
+function restOf(one: unknown, other: unknown): number {
+  if (!Number.isSafeInteger(one) || !Number.isSafeInteger(other) || other === 0) {
+    throw new TypeError("no whole numbers");
+  }
+  const [dividend, divisor] = [one as number, other as number];
+  return (((dividend % divisor) + divisor) % divisor) + 0;
 }
 
 /** Compares as Python does: nothing equals a value of another kind, but True is 1. Throws for lists, maps and two that are absent. */

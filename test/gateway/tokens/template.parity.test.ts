@@ -31,6 +31,7 @@ const SAME = [
   "{{ 'a' ~ yes ~ 1 }}",
   "{{ word == 1 }}{{ word == '1' }}{{ word != 1 }}{{ 1 == 1.0 }}{{ true == 1 }}{{ '' == false }}",
   "{{ undefined_one == 'a' }}{{ nothing == false }}{{ nothing != '' }}{{ nothing is none }}{{ undefined_one is defined }}",
+  "{{ -7 % 3 }}{{ 7 % -3 }}{{ 6 % 3 }}{{ '😀a' | length }}{{ list | length }}{{ map | length }}{{ '' | length > 0 }}",
   "{{ word is string }}{{ yes is boolean }}{{ 'a' in list }}{{ not yes }}",
   "{{ 'x' if yes }}{{ 'x' if not yes }}|{{ (yes and word) }}{{ list | join('-') }}",
 ];
@@ -44,6 +45,8 @@ const REFUSED = [
   "{{ list == ['a', 'b'] }}",
   "{{ map != map }}",
   "{{ 1.5 }}{{ 0.1 + 0.2 }}",
+  "{{ 7 % 0 }}",
+  "{{ nothing | length }}",
   "{{ 'a' ~ nothing }}",
   "{{ 'a' ~ undefined_one }}",
   "{{ nothing | string }}",
