@@ -75,7 +75,7 @@ export async function laneTrouble(
 
 const POLL_MS = 20;
 
-/** What to do about a place that a connection reaches, and that does not answer. */
+/** The remedy for a place that a connection reaches, and that does not answer. */
 export const SILENT_FIX =
   "check the process that listens there, and firewalls and proxies on the way";
 

@@ -2,6 +2,7 @@
 import { X509Certificate } from "node:crypto";
 import type { VaultClass } from "../base/block.ts";
 import { toTierkvError } from "../base/errors.ts";
+import type { TierkvError } from "../base/errors.ts";
 import { splitAddress } from "../base/hosts.ts";
 import {
   ADMIT_WAIT_MS,
@@ -57,6 +58,8 @@ export class Gossip {
   /** Vaults that show another certificate than the list has. */
   readonly #changed = new Set<string>();
   #own: OwnVault | null = null;
+  /** Vaults that refuse this one, by its token. */
+  readonly #refusing = new Set<string>();
   #isOut = false;
   #isFull = false;
   #putMs = -GOSSIP_EVERY_MS;
@@ -168,6 +171,7 @@ export class Gossip {
       const reply = await askOnce(asked, vaultService.Gossip, request);
       if (this.#closing.signal.aborted) return false;
       this.#changed.delete(address);
+      this.#refusing.delete(address);
       this.#take(reply.entries);
       // An entry without a certificate would leave it unknown, however often it is asked.
       const isNews = !isKnown && (this.book.vault(address)?.certificate ?? null) !== null;
@@ -176,9 +180,24 @@ export class Gossip {
       const known = this.book.vault(address);
       if (toTierkvError(error).code === "VAULT_CERTIFICATE" && known !== null)
         this.#changed.add(address);
-      this.#options.logger.debug({ err: toTierkvError(error), vault: address }, "no gossip");
+      this.#sayFailure(toTierkvError(error), address);
       return false;
     }
+  }
+
+  /** Warns once of a vault that refuses this one, because neither then hears of the other's flushes. */
+  #sayFailure(err: TierkvError, vault: string): void {
+    const { logger } = this.#options;
+    if (err.code !== "VAULT_LOCKED" || this.#refusing.has(vault)) {
+      logger.debug({ err, vault }, "no gossip");
+      return;
+    }
+    this.#refusing.add(vault);
+    const fix = "the file of [vault] pool_key must be the same at both";
+    logger.warn(
+      { vault, fix },
+      "another vault of the pool refuses this vault: neither hears of the other's flushes and joins",
+    );
   }
 
   /** Other vaults of the pool, each with the security that the list gives for it. */

@@ -76,3 +76,19 @@ test("a vault that was taken out while it spoke in the clear is asked at interva
   });
   expect(asked.mock.calls.length).toBeLessThan(10);
 });
+
+test("a vault whose pool_key is another says once that the others refuse it", async () => {
+  const first = await startPooled({ key: poolKey(), isClosed: true });
+  const other = await startPooled({ key: poolKey(), isClosed: true, peers: [first.address] });
+  const warned = (): string[] =>
+    other
+      .said()
+      .split("\n")
+      .filter((line) => line.includes("another vault of the pool refuses this vault"));
+  await until(() => warned().length > 0, "the warning");
+  expect(JSON.parse(warned()[0]!)).toMatchObject({
+    level: "warn",
+    vault: first.address,
+    fix: expect.stringContaining("[vault] pool_key must be the same") as string,
+  });
+});

@@ -90,7 +90,7 @@ export async function computeAhead(
   return { body: Buffer.from(JSON.stringify(body)), tokens: handoff.tokens };
 }
 
-/** What the engine that computed the prompt says of it, for the engine that restores it. */
+/** Words of the engine that computed the prompt, for the engine that restores it. */
 interface Handoff {
   tokens: number;
 }

@@ -81,7 +81,7 @@ const VALUES: ReadonlySet<unknown> = new Set([
   "TestExpression",
   "UnaryExpression",
 ]);
-/** Those of `VALUES` that can be evaluated twice. */
+/** Kinds among `VALUES` that can be evaluated twice. */
 const NAMED: ReadonlySet<unknown> = new Set(["Identifier", "MemberExpression"]);
 
 function rewrite(part: unknown): void {
