@@ -75,13 +75,18 @@ async function namedBy(config: Config, env: Environment): Promise<Named> {
   const { namedFolders } = await import("../config/named-folders.ts");
   const { fileProblems } = await import("../config/named-files.ts");
   const { vaultSizes } = await import("../config/sizes.ts");
+  const { strangePlaces } = await import("../config/places.ts");
   const { hasTwoPlaces, ONE_PLACE } = await import("../../cluster/targets.ts");
   const { folders, problems } = namedFolders(config, env);
   // Only a vault's machine can tell how large its disks are.
   const sizes = config.cluster.role === "inference" ? NOTHING : vaultSizes(config);
   const found = await fileProblems(config, problems);
   const notes = hasTwoPlaces(config.cluster) ? [] : [ONE_PLACE];
-  return { folders, problems: [...found, ...sizes.problems], notes: [...notes, ...sizes.notes] };
+  return {
+    folders,
+    problems: [...found, ...sizes.problems],
+    notes: [...notes, ...strangePlaces(config), ...sizes.notes],
+  };
 }
 
 function print(call: Call, name: string, text: string): void {

@@ -323,3 +323,17 @@ test("a device or a group that this machine has not is named with what to do, an
   ]);
   expect(await of({ kv_cold: fit, group: "0" })).toEqual([]);
 });
+
+test("an address to listen at that this machine has not is noted, and one that it has is not", async () => {
+  const setting = new Setting();
+  const toml = (host: string): string =>
+    `[cluster]\nrole = "kv_cold"\n[vault]\nlisten = "${host}:50051"\ninsecure_lan = true\n`;
+  const strange = await setting.check(toml("192.0.2.7"));
+  expect([strange.ok, strange.notes]).toEqual([
+    true,
+    ['[vault] listen = "192.0.2.7:50051": this machine does not have the address 192.0.2.7 now'],
+  ]);
+  for (const host of ["127.0.0.1", "0.0.0.0", "[::]", "vault1.lan"]) {
+    expect((await setting.check(toml(host))).notes, host).toEqual([]);
+  }
+});
