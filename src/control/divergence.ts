@@ -39,6 +39,8 @@ const SHOWN_CHARS = 60;
 const WORD_CHARS = 40;
 /** Characters behind a difference within which its cause begins. */
 const NEAR_CHARS = 10;
+/** The same of a text that came in or went as a whole, which may begin with a label. */
+const INSERTED_CHARS = 40;
 
 const TIME =
   /\d{1,2}:\d{2}(?::\d{2})?|\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}|\b(?:mon|tues?|wednes|thurs?|fri|satur|sun)day\b|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.? \d{1,2}\b|\b1[5-9]\d{8}(?:\d{3})?\b/gi;
@@ -95,7 +97,7 @@ function rest({ what, gone, come, same, isMoved }: Divergence): string {
       ? `${countOf(come)} came in`
       : come === 0
         ? `${countOf(gone)} went`
-        : `${countOf(gone)} became ${come}`;
+        : `${countOf(gone)} replaced by ${come}`;
   return `: ${change}, and the next ${same} are equal again`;
 }
 
@@ -121,22 +123,32 @@ function isEndOf({ at, tokens, now }: Divergence, text: DivergenceText): boolean
 
 function changeIn({ gone, come, same }: Divergence, text: DivergenceText): DivergenceCause {
   const isShort = gone + come > 0 && same > 0;
-  const sides = isShort ? [text.gone, text.come] : [text.was, text.now];
+  // Of tokens that only came in, or only went, the other side is empty.
+  const sides = isShort
+    ? [text.gone, text.come].filter((side) => side !== "")
+    : [text.was, text.now];
+  const nearChars = sides.length > 1 ? NEAR_CHARS : INSERTED_CHARS;
   const begun = text.before.slice(-WORD_CHARS);
   const changes = (pattern: RegExp, least = 1): boolean =>
-    sides.every((side) => touches(pattern, begun, side, least));
+    sides.every((side) => touches(pattern, begun, side, least, nearChars));
   if (changes(TIME)) return "time";
   if (changes(ID, ID_CHARS)) return "id";
-  if (isShort && changes(NUMBER)) return "number";
+  if (isShort && sides.length > 1 && changes(NUMBER)) return "number";
   return roleOf(text.head) === "system" ? "system" : "unknown";
 }
 
-/** Whether a match of `least` characters reaches into `side`, behind `begun`, or begins near its start. */
-function touches(pattern: RegExp, begun: string, side: string, least: number): boolean {
+/** Whether a match of `least` characters reaches into `side`, behind `begun`, or begins within `nearChars` of its start. */
+function touches(
+  pattern: RegExp,
+  begun: string,
+  side: string,
+  least: number,
+  nearChars: number,
+): boolean {
   const border = begun.length;
   return [...(begun + side).matchAll(pattern)].some(
     ({ 0: found, index }) =>
-      found.length >= least && index + found.length > border && index <= border + NEAR_CHARS,
+      found.length >= least && index + found.length > border && index <= border + nearChars,
   );
 }
 

@@ -11,7 +11,8 @@ import { showFidelity, showForm } from "./form.ts";
 export function describe(account: Explained, text: DivergenceText | null = null): string[] {
   const { startTokens, askedTokens } = account;
   const reason = reasonOf(account);
-  const head = `${account.req} (plan ${account.plan}, ${new Date(account.at).toISOString()})`;
+  const plan = account.plan === 0 ? "" : `plan ${account.plan}, `;
+  const head = `${account.req} (${plan}${new Date(account.at).toISOString()})`;
   const differs = differences(account, text);
   if (account.choice === "unasked") {
     const held = `${askedTokens} tokens, the engine held ${startTokens}`;
@@ -52,7 +53,8 @@ function rowsOf(account: Explained, reason: string): Row[] {
   const loading = `${shown(actual.load)}, ${foretold(predicted.load)}`;
   const isLoaded = actual.load !== null || (account.loadedTokens ?? 0) > 0;
   const isForetold = predicted.compute !== null || predicted.recompute !== null;
-  const computing = `predicted ${shown(predicted.compute)} for the rest`;
+  const rest = predicted.compute === null ? "" : `${showMs(predicted.compute)} for the rest, `;
+  const computing = `predicted ${rest}${shown(predicted.recompute)} for all`;
   return [
     ["asked", true, `${asked}; look-up ${shown(actual.lookup)}`],
     ["cut", beyondTokens > 0, `${beyondTokens} more tokens are beyond what one look-up takes`],
@@ -65,7 +67,7 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["room", roomTokens !== null, `shared memory holds ${roomTokens} of them: ${ROOM_FIX}`],
     ["fetch", true, fetching(account)],
     ["load", isLoaded, `${loading}; loaded ${account.loadedTokens ?? 0} tokens`],
-    ["compute", isForetold, `${computing}, ${shown(predicted.recompute)} for all`],
+    ["compute", isForetold, computing],
     ...forms.map((form): Row => ["stored", true, `as ${showForm(form)} (${form.address})`]),
     ["form", fidelity !== undefined, fidelity === undefined ? "" : showFidelity(fidelity)],
     ["block", true, block === "" ? "-" : `${block}, the last one looked up`],

@@ -113,7 +113,7 @@ function describeLines({ file }: Folder, server: string | null, client: string):
 }
 
 const NO_HOST =
-  "write --host with the names and addresses of the vault's machine; only where the directory has a CA already, a client certificate is made without";
+  "write --host with the names and addresses of the vault's machine; without it, a further client certificate is made in a directory that has a CA already";
 
 /** Says what a further run left and what it replaced. */
 function describeKept(

@@ -50,7 +50,7 @@ test("a changed time in the system prompt is shown with its place, its text and 
   expect(describeDivergence(FOUND, TEXT)).toEqual([
     [
       "differs",
-      "from cmpl-1 at token 301 of 2352 (system message): 2 tokens became 1, and the next 2000 are equal again",
+      "from cmpl-1 at token 301 of 2352 (system message): 2 tokens replaced by 1, and the next 2000 are equal again",
     ],
     [
       "text",
@@ -63,7 +63,7 @@ test("a changed time in the system prompt is shown with its place, its text and 
 test("without a tokenizer the place is named alone, with the usual causes", () => {
   const [differs, cause, ...others] = describeDivergence(FOUND, null);
   expect(differs?.[1]).toBe(
-    "from cmpl-1 at token 301 of 2352: 2 tokens became 1, and the next 2000 are equal again",
+    "from cmpl-1 at token 301 of 2352: 2 tokens replaced by 1, and the next 2000 are equal again",
   );
   expect(cause?.[1]).toMatch(/^usual causes: .*template that rewrites earlier turns$/);
   expect(others).toEqual([]);
@@ -102,6 +102,8 @@ const changed = (
 test.each<[cause: string, Partial<Divergence>, DivergenceText]>([
   ["time", {}, changed("Today is Monday, Nov ", "28", "29")],
   ["time", {}, changed("date: 2026-11-", "28", "29")],
+  ["time", { gone: 0 }, changed("", "", "Current time: 2026-11-30 17:10:01\n")],
+  ["unknown", { gone: 0 }, changed("You have ", "", "17 or so ")],
   ["id", {}, changed("request_id=", "f3a9c2d41b77", "0b64e1a98c3d")],
   [
     "id",
