@@ -268,7 +268,8 @@ function travelOf({ vaults, counters }: SidecarStatus): Travel {
       ...lanesOf("kv", vaults.kv),
       ...lanesOf("ssm", vaults.ssm),
     },
-    cut: [...new Set([...vaults.kv, ...vaults.ssm].flatMap(({ cut }) => cut))],
+    // A running sidecar of an earlier release sends none.
+    cut: [...new Set([...vaults.kv, ...vaults.ssm].flatMap(({ cut = [] }) => cut))],
     restoreBytesPerS: rate("bytes_fetched", "fetch_busy_us"),
     saveBytesPerS: rate("bytes_sent", "store_busy_us"),
   };
