@@ -33,7 +33,7 @@ export interface VaultStatus {
   /** State of its lanes; records travel only while it is up. shared: there are none. */
   lanes: string;
   /** Paths to it that are out of use while another is used, as `host:port` or `host:port from local address`. */
-  cut: readonly string[];
+  cut?: readonly string[];
   /** True for a vault of this user on this machine: records are read where they stand, in each other's memory, instead of sent. */
   isLent: boolean;
   /** Its part of the class's blocks; 0: it has left the pool, or is being drained. */
