@@ -4,7 +4,7 @@ import { TierkvError } from "../base/errors.ts";
 import type { Config } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
 import { lineOf } from "./locate.ts";
-import { nearest } from "./nearest.ts";
+import { nearest, simplify } from "./nearest.ts";
 import { breaches } from "./rules.ts";
 import { ENTRIES, SECTIONS } from "./schema.ts";
 import type { Entry } from "./schema.ts";
@@ -139,13 +139,10 @@ function fixForKey(
   return `known keys of [${section}]: ${Object.keys(fields).join(", ")}`;
 }
 
-/** The table of a key that was written elsewhere. */
+/** The table of a key that was written elsewhere, in the same words: among all keys a mistyped one has too many neighbours. */
 function homeOf(name: string): Entry | null {
-  const guess = nearest(
-    name,
-    ENTRIES.map((entry) => entry.name),
-  );
-  return ENTRIES.find((entry) => entry.name === guess) ?? null;
+  const plain = simplify(name);
+  return ENTRIES.find((entry) => simplify(entry.name) === plain) ?? null;
 }
 
 function readEntry(

@@ -40,6 +40,6 @@ function distanceTo(word: string, candidate: string): number {
 }
 
 /** Makes maxBytes, max-bytes and max_bytes equal. */
-function simplify(word: string): string {
+export function simplify(word: string): string {
   return word.toLowerCase().replaceAll(/[-_ ]/g, "");
 }

@@ -7,18 +7,19 @@ import type { ShownEngine, ShownFleet } from "../gateway/control.ts";
 export interface AskedFleet {
   /** The gateway's status; null: no gateway answers. */
   fleet: ShownFleet | null;
-  /** Why a gateway that runs does not answer; empty: it does, or none runs. */
+  /** Why a gateway that runs, or was killed, does not answer; empty: it does, or there is none. */
   fleetTrouble: string;
 }
 
 export async function askFleet({ gateway: { socket } }: Config): Promise<AskedFleet> {
-  const { askGateway, STUCK } = await import("./gateway-link.ts");
+  const { askGateway, KILLED, STUCK } = await import("./gateway-link.ts");
   try {
     const fleet = (await askGateway(socket, "GET", "/status")) as ShownFleet;
     return { fleet, fleetTrouble: "" };
   } catch (error) {
     if (!isTierkvError(error) || error.code !== "GATEWAY_DOWN") throw error;
-    return { fleet: null, fleetTrouble: error.details["fix"] === STUCK ? error.message : "" };
+    const isOne = [STUCK, KILLED].includes(String(error.details["fix"]));
+    return { fleet: null, fleetTrouble: isOne ? error.message : "" };
   }
 }
 

@@ -21,7 +21,7 @@ export async function askGateway(
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === "ENOENT") throw down("there is no socket");
-    if (code === "ECONNREFUSED") throw down("nobody listens on its socket");
+    if (code === "ECONNREFUSED") throw down("nobody listens on its socket", KILLED);
     const known = toTierkvError(error);
     throw down(known.message, known.code === "DEADLINE" ? STUCK : ABSENT);
   }
@@ -31,6 +31,9 @@ export async function askGateway(
 }
 
 const ABSENT = "start it with `tierkv gateway`";
+/** Remedy for a gateway that ended without removing its socket. */
+export const KILLED =
+  "it was killed: start it again with `tierkv gateway`, or remove that file if it is not to run here";
 /** Remedy for a gateway that has a socket and does not answer. */
 export const STUCK =
   "it runs, and is busy or stuck: try again, and if that lasts, end its process and start it again";

@@ -64,6 +64,13 @@ testRefusals({
     "[log] persist_path = 1",
     "known keys of [log]: level",
   ),
+  "a key like one of another table": bad(
+    "[vault]\nport = 3",
+    2,
+    "CONFIG_UNKNOWN_KEY",
+    "[vault] port = 3",
+    "known keys of [vault]: listen",
+  ),
   "a table with a slip": bad(
     '[clutser]\nrole = "inference"',
     1,

@@ -1,10 +1,12 @@
 // Owns the proof that what is wrong with a set-up comes first, with exit code 1, from `status` and from `doctor`.
+import { execFileSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import type * as PoolLimits from "../../src/base/limits/pool.ts";
 import type { StoreNode } from "../../src/client/source.ts";
 import { loadConfig } from "../../src/config/load.ts";
+import { askFleet } from "../../src/control/fleet.ts";
 import { findings } from "../../src/diagnosis/findings.ts";
 import { inspect } from "../../src/diagnosis/inspect.ts";
 import type { Seen } from "../../src/diagnosis/inspect.ts";
@@ -485,6 +487,24 @@ test("a vault that has left its pool may be stopped without a problem", async ()
   };
   expect(withShare(0.5)).toEqual(["unreachable"]);
   expect(withShare(0)).toEqual([]);
+});
+
+test("a gateway that was killed is a problem, and one that never was is none", async () => {
+  const { path, look } = await openSetUp();
+  const socket = join(testDirectory(), "gateway.sock");
+  const { gateway, ...config } = loadConfig(path, {});
+  const asked = async (): Promise<string[]> => {
+    const fleet = await askFleet({ ...config, gateway: { ...gateway, socket } });
+    return findings({ ...(await look()), ...fleet }).map(({ code, text }) => `${code}: ${text}`);
+  };
+  expect(await asked()).toEqual([]);
+  const bind = "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])";
+  execFileSync("python3", ["-c", bind, socket]);
+  expect(await asked()).toEqual([
+    expect.stringMatching(
+      /^gateway_down: .*nobody listens on its socket; it was killed: start it again/,
+    ),
+  ]);
 });
 
 test("a gateway that runs and does not answer is a problem", async () => {
