@@ -4,8 +4,8 @@ import { splitAddress } from "../../base/hosts.ts";
 import { ownInterfaces } from "../../base/interfaces.ts";
 import type { Address, Config } from "../../config/config.ts";
 
-/** Hosts that stand for all addresses of a machine. */
-const ALL: ReadonlySet<string> = new Set(["0.0.0.0", "::"]);
+/** Zeros stand for all addresses of a machine. */
+const ALL = /^[0.:]+$/;
 
 /** Returns a note for each address to listen at that this machine does not have now; names are not looked up. */
 export function strangePlaces(config: Config): string[] {
@@ -23,7 +23,7 @@ export function strangePlaces(config: Config): string[] {
   return places.flatMap(([key, address]) => {
     if (address === null || address.text.startsWith("unix:")) return [];
     const { host } = splitAddress(address.text);
-    if (isIP(host) === 0 || ALL.has(host) || own.has(host)) return [];
+    if (isIP(host) === 0 || ALL.test(host) || own.has(host)) return [];
     // Linux accepts all of 127.0.0.0/8.
     if (host.startsWith("127.")) return [];
     return [`${key} = "${address.text}": this machine does not have the address ${host} now`];
