@@ -21,10 +21,17 @@ function complaint() {
   return existsSync(MAIN) ? null : "the program is not built: run `npm run setup`";
 }
 
-const reason = complaint();
-if (reason === null) {
-  await import(MAIN.href);
-} else {
+/** Ends with one line, as the program does for errors of its own. */
+function refuse(reason) {
   process.stderr.write(`tierkv: ${reason} (SYSTEM)\n`);
   process.exitCode = 1;
+}
+
+const reason = complaint();
+if (reason === null) {
+  await import(MAIN.href).catch(({ message }) =>
+    refuse(`the program cannot be loaded: ${message}`),
+  );
+} else {
+  refuse(reason);
 }

@@ -93,6 +93,10 @@ export function table(rows: readonly (readonly string[])[], indent = ""): string
   });
 }
 
+/** The remedy for a place that a connection reaches, and that does not answer. */
+export const SILENT_FIX =
+  "check the process that listens there, and firewalls and proxies on the way";
+
 /** How to have a sidecar read its configuration again. */
 export const RESTART_SIDECAR =
   "restart its service, or run `pkill -f 'sidecar --exit-when-idle'` if an engine started it";

@@ -2,12 +2,11 @@
 import { arenaBytesFor } from "../arena/sizing.ts";
 import { archiveTrouble, isS3Refusal } from "../base/archive-remedies.ts";
 import { isNames, storeKind } from "../base/hosts.ts";
-import { RESTART_SIDECAR, showBytes } from "../base/text.ts";
+import { RESTART_SIDECAR, showBytes, SILENT_FIX } from "../base/text.ts";
 import type { StoreNode } from "../client/source.ts";
 import { hasTwoPlaces, ONE_PLACE, OWN_VAULT } from "../cluster/targets.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Seen } from "./inspect.ts";
-import { SILENT_FIX } from "./reach.ts";
 
 export interface Finding {
   /** Identifier for scripts. */

@@ -10,6 +10,7 @@ import {
   REACH_CONNECT_MS,
   REACH_HELLO_MS,
 } from "../base/limits/tools.ts";
+import { SILENT_FIX } from "../base/text.ts";
 import { becomes } from "../base/time.ts";
 import type { LanesState } from "../client/vault/lane-phase.ts";
 import { isLocalVault } from "../cluster/targets.ts";
@@ -74,10 +75,6 @@ export async function laneTrouble(
 }
 
 const POLL_MS = 20;
-
-/** The remedy for a place that a connection reaches, and that does not answer. */
-export const SILENT_FIX =
-  "check the process that listens there, and firewalls and proxies on the way";
 
 const SILENT: Diagnosis = {
   verdict: "no answer",

@@ -200,6 +200,40 @@ const border: Rule = {
   examples: [{ "src/vault/store.ts": 'const core = "#core";' }],
 };
 
+const MAIN = "src/cli/main.ts";
+const NATIVE = "src/base/native.ts";
+
+/** Files that a file loads before its first line runs. */
+function loadedBy({ path, text }: Source): string[] {
+  return Array.from(text.matchAll(STATEMENT), ([, , type, to]) => ({ type, to: to! }))
+    .filter(({ type, to }) => type === undefined && to.startsWith("."))
+    .map(({ to }) => posix.join(posix.dirname(path), to));
+}
+
+/** Packages take their manual pages from the program before a core is compiled, and a missing core is an error of a command. */
+const startsWithoutCore: Rule = {
+  name: "the command line starts without the native core",
+  breaches(sources) {
+    const files = new Map(under(sources, "src/", ".ts").map((source) => [source.path, source]));
+    const paths = new Map([[MAIN, MAIN]]);
+    for (const [path, way] of paths) {
+      const source = files.get(path);
+      if (path === NATIVE) return [way];
+      for (const to of source === undefined ? [] : loadedBy(source)) {
+        if (!paths.has(to)) paths.set(to, `${way} -> ${to}`);
+      }
+    }
+    return [];
+  },
+  examples: [
+    {
+      "src/cli/main.ts": 'import { a } from "./a.ts";',
+      "src/cli/a.ts": 'import { core } from "../base/native.ts";',
+      "src/base/native.ts": "",
+    },
+  ],
+};
+
 /** Rooms that are divided into rooms, lowest first. */
 const DIVIDED: Readonly<Record<string, readonly string[]>> = {
   sidecar: SIDECAR_ROOMS,
@@ -265,6 +299,7 @@ export const IMPORT_RULES: readonly Rule[] = [
   cycles,
   barrels,
   border,
+  startsWithoutCore,
   dividedRooms,
   coreModules,
 ];
