@@ -38,7 +38,7 @@ export function showFidelity({
   if (why === "configured")
     return codec === null
       ? "exact: as configured"
-      : `${showCodec(codec)}: as configured, not certified`;
+      : `${showCodec(codec)}: as configured, no certificate is asked for`;
   if (certificate === null) return EXACT[why];
   const { date, kldMean } = certificate;
   const kld = `KLD ${kldMean.toExponential(1)}`;

@@ -2,6 +2,7 @@
 import { arenaBytesFor } from "../arena/sizing.ts";
 import { archiveTrouble, isS3Refusal } from "../base/archive-remedies.ts";
 import { isNames, storeKind } from "../base/hosts.ts";
+import { storeCounts } from "../base/store-counts.ts";
 import { RESTART_SIDECAR, showBytes, SILENT_FIX } from "../base/text.ts";
 import type { StoreNode } from "../client/source.ts";
 import { hasTwoPlaces, ONE_PLACE, OWN_VAULT } from "../cluster/targets.ts";
@@ -170,27 +171,43 @@ function gatewayEngineDown({ fleet }: Seen): Finding[] {
 }
 
 function unreachable({ config, targets, sidecar }: Seen): Finding[] {
-  return targets.flatMap(({ target, address, error, refused }) => {
+  return targets.flatMap((seen) => {
+    const { target, address, error, refused, isElsewhere } = seen;
     // Without its sidecar the own vault is down, too; the sidecar's finding is enough.
     if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
-    const there = stateAtSidecar(sidecar, address);
-    if (there === "up" && (refused || isOfCredentials(error))) {
-      if (config.cluster.storePassword !== null) {
-        const why = "the sidecar still reaches it with the credentials that it started with";
-        return [problem("store_refused", `${error}; ${why}: correct [cluster] store_password`)];
-      }
-      const why = "this command takes credentials from its own environment";
-      return [note("store_unasked", `the sidecar reaches ${address}, and ${why}: ${error}`)];
-    }
-    if (there === "unknown" && refused && storeKind(address) === "s3") {
-      const why = "this command was not given what it takes from its environment";
-      const rest = "the sidecar has opened it with its own, and has not used it yet";
-      return [note("store_unasked", `${address} was not asked, because ${why}: ${error}; ${rest}`)];
+    const unasked = storeUnasked(seen, stateAtSidecar(sidecar, address), config);
+    if (unasked !== null) return [unasked];
+    if (isElsewhere === true) {
+      const what =
+        "the sidecar uses this vault over another path, and no restore needs the one that is cut";
+      return [note("path_cut", `${error}; ${what}`)];
     }
     return [
       refused ? problem("vault_refused", `refused: ${error}`) : problem("unreachable", error),
     ];
   });
+}
+
+/** A store that the sidecar may reach with credentials that this command lacks; `there`: its state at the sidecar. */
+function storeUnasked(
+  { address, error, refused }: Seen["targets"][number],
+  there: string | null,
+  { cluster }: Seen["config"],
+): Finding | null {
+  if (there === "up" && (refused || isOfCredentials(error ?? ""))) {
+    if (storeKind(address) === "valkey" && cluster.storePassword !== null) {
+      const why = "the sidecar still reaches it with the credentials that it started with";
+      return problem("store_refused", `${error}; ${why}: correct [cluster] store_password`);
+    }
+    const why = "this command takes credentials from its own environment";
+    return note("store_unasked", `the sidecar reaches ${address}, and ${why}: ${error}`);
+  }
+  if (there === "unknown" && refused && storeKind(address) === "s3") {
+    const why = "this command was not given what it takes from its environment";
+    const rest = "the sidecar has opened it with its own, and has not used it yet";
+    return note("store_unasked", `${address} was not asked, because ${why}: ${error}; ${rest}`);
+  }
+  return null;
 }
 
 /** Words of a Valkey that was shown wrong credentials, or none. */
@@ -464,7 +481,7 @@ function storeUnseen(place: Place): Finding[] {
 /** Refusals of a store since the sidecar began. */
 function storeRefuses({ sidecar }: Seen): Finding[] {
   return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
-    vaults.flatMap(({ address, counts }) => {
+    storeCounts(vaults).flatMap(({ address, counts }) => {
       const said = Object.entries(counts ?? {}).filter(
         ([what, count]) => what.startsWith(REFUSED) && count > 0,
       );

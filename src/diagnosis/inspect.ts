@@ -5,6 +5,7 @@ import { toTierkvError } from "../base/errors.ts";
 import { sharedPath, storeKind } from "../base/hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../base/limits/general.ts";
 import { silent } from "../base/log.ts";
+import { storeCounts } from "../base/store-counts.ts";
 import { nowMs } from "../base/time.ts";
 import type { StoreNode } from "../client/source.ts";
 import { isRemote } from "../client/vault.ts";
@@ -32,6 +33,8 @@ export interface TargetStatus {
   reachable: boolean;
   /** Whether it was not asked, because the connection would have been in the clear or without credentials. */
   refused: boolean;
+  /** True for a vault that this command does not reach, while the sidecar reaches it over another path; left out: it is not so. */
+  isElsewhere?: true;
   /** A vault: the reason why its lanes do not work; null: they do. */
   laneTrouble: string | null;
   /** Median of the round trips, in milliseconds; null: no answer. */
@@ -139,7 +142,7 @@ export async function inspect(
     }),
   ]);
   const sidecar = own?.status ?? null;
-  const seen = vaults.map((target) => withSidecarsCounts(target, sidecar));
+  const seen = vaults.map((target) => elsewhere(withSidecarsCounts(target, sidecar), sidecar));
   const targets = own === null ? seen : [own.target, ...seen];
   const names = failures.map(({ message }) => message);
   return { config, targets, sidecar, names, outdated: outdated.map(({ message }) => message) };
@@ -151,9 +154,21 @@ export function withSidecarsCounts(
   sidecar: SidecarStatus | null,
 ): TargetStatus {
   if (storeKind(target.address) === null) return target;
-  const places = Object.values(sidecar?.vaults ?? {}).flat();
-  const counters = places.find(({ address }) => address === target.address)?.counts ?? null;
+  const all = storeCounts(Object.values(sidecar?.vaults ?? {}).flat());
+  const counters = all.find(({ address }) => address === target.address)?.counts ?? null;
   return { ...target, counters, hitRate: counters === null ? null : hitRate(counters) };
+}
+
+/** Marks a vault at whose configured address nobody answers, and that the sidecar reaches over another. */
+function elsewhere(target: TargetStatus, sidecar: SidecarStatus | null): TargetStatus {
+  if (target.error === null) return target;
+  const isUsed = Object.values(sidecar?.vaults ?? {})
+    .flat()
+    .some(
+      ({ address, state, cut }) =>
+        address === target.address && state === "up" && (cut?.length ?? 0) > 0,
+    );
+  return isUsed ? { ...target, isElsewhere: true } : target;
 }
 
 /** Returns why a command cannot move records of a vault; null: it can. */

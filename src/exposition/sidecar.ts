@@ -1,5 +1,6 @@
 // Owns a sidecar's metrics for Prometheus.
 import { armedFailpoints } from "../base/failpoint.ts";
+import { storeCounts } from "../base/store-counts.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import type { ByOutcome } from "../sidecar/trace/reuse.ts";
 import { counterFamilies, histogramFamily } from "./counters.ts";
@@ -189,7 +190,7 @@ const OF_STORES = {
 /** Samples of the counts with a prefix; 0 where no vault has any, so that a panel shows it. */
 function ofStores({ vaults }: SidecarStatus, prefix: string, label: string): Sample[] | number {
   const samples = Object.entries(vaults).flatMap(([name, all]) =>
-    all.flatMap(({ address, counts }) =>
+    storeCounts(all).flatMap(({ address, counts }) =>
       Object.entries(counts ?? {})
         .filter(([what]) => what.startsWith(prefix))
         .map(([what, value]) => ({

@@ -51,7 +51,13 @@ export interface VaultStatus {
   /** Of a store that others run: what it refused (`refused_`) and what requests to it cost (`requests_`); null: a vault. */
   counts: Readonly<Record<string, number>> | null;
   /** The bucket behind it, which is asked for what it lacks; left out: there is none. */
-  behind?: { address: string; state: string; trouble: string };
+  behind?: {
+    address: string;
+    state: string;
+    trouble: string;
+    /** As of a store. */
+    counts?: Readonly<Record<string, number>>;
+  };
   /** Its statistics; null: no answer, or none requested yet. */
   seen: VaultSeen | null;
 }
@@ -184,6 +190,7 @@ function stateOf(
   return isSilent ? { state: "down", trouble: unanswered } : { state, trouble };
 }
 
-function placeOf({ address, state, trouble }: BlockStore): NonNullable<VaultStatus["behind"]> {
-  return { address, state, trouble };
+function placeOf(bucket: BlockStore): NonNullable<VaultStatus["behind"]> {
+  const { address, state, trouble } = bucket;
+  return { address, state, trouble, counts: bucket.counts?.() ?? {} };
 }

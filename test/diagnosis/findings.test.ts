@@ -8,6 +8,7 @@ import type { StoreNode } from "../../src/client/source.ts";
 import { loadConfig } from "../../src/config/load.ts";
 import { askFleet } from "../../src/control/fleet.ts";
 import { findings } from "../../src/diagnosis/findings.ts";
+import type { Finding } from "../../src/diagnosis/findings.ts";
 import { inspect } from "../../src/diagnosis/inspect.ts";
 import type { Seen } from "../../src/diagnosis/inspect.ts";
 import { runInside } from "../support/command-line.ts";
@@ -214,6 +215,13 @@ test("what a store refused, and a node that does not tell its memory, are notes"
   expect(said[0]?.text).toMatch(
     /refused since the sidecar started: OOM 7 times \(set maxmemory-policy allkeys-lfu there, or give it more memory\)$/,
   );
+  // The bucket behind a store refuses for itself.
+  const bucket = { address: "s3://b/p", state: "up", trouble: "", counts: { refused_denied: 3 } };
+  const behind = kv.map((one) => ({ ...one, counts: {}, behind: bucket }));
+  const sidecar = { ...seen.sidecar!, vaults: { ...vaults, kv: behind } };
+  expect(findings({ ...seen, sidecar })[0]?.text).toMatch(
+    /^the kv store at s3:\/\/b\/p refused .* denied 3 times/,
+  );
 });
 
 test.each([
@@ -273,17 +281,18 @@ test("a store that this shell has no credentials for is a note where the sidecar
   };
   expect(found("up")).toEqual(["store_unasked"]);
   const given = { ...seen.config.cluster, storePassword: "/etc/tierkv/password" };
-  const [first] = findings({
-    ...seen,
-    config: { ...seen.config, cluster: given },
-    targets: [own!, vault!, bucket],
-    sidecar: {
-      ...seen.sidecar!,
-      vaults: { kv: [{ ...kv!, behind: { address, state: "up", trouble: "" } }], ssm: [] },
-    },
-  });
+  const withPassword = (at: string): Finding | undefined =>
+    findings({
+      ...seen,
+      config: { ...seen.config, cluster: given },
+      targets: [own!, vault!, { ...bucket, address: at }],
+      sidecar: { ...seen.sidecar!, vaults: { kv: [{ ...kv!, address: at }], ssm: [] } },
+    })[0];
+  const first = withPassword("valkey://127.0.0.1:1");
   expect(first).toMatchObject({ code: "store_refused" });
   expect(first?.text).toContain("store_password");
+  // A bucket has no such password.
+  expect(withPassword(address)).toMatchObject({ code: "store_unasked", severity: "note" });
   // The password is right there.
   const lacking = { ...bucket, refused: false, error: "NOPERM; give the user +exists" };
   const behind = { address, state: "up", trouble: "" };

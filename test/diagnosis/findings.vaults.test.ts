@@ -70,6 +70,19 @@ test("what to do about a vault that was reached, and does not answer, is not to 
   );
 });
 
+test("a vault whose first cable is cut is a note where the sidecar uses another", async () => {
+  const { look } = await openSetUp();
+  const seen = await look();
+  const down = { ...seen.targets[1]!, reachable: false, error: "no answer: no connection" };
+  const found = (more: object): [string, string][] =>
+    findings({ ...seen, targets: [{ ...down, ...more }] }).map(({ code, severity }) => [
+      code,
+      severity,
+    ]);
+  expect(found({})).toEqual([["unreachable", "problem"]]);
+  expect(found({ isElsewhere: true })).toEqual([["path_cut", "note"]]);
+});
+
 test("a command that resolves no names says that the sidecar knows no vault of a list", async () => {
   const { look } = await openSetUp();
   const { names: _names, ...seen } = await look();

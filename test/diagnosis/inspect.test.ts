@@ -21,6 +21,15 @@ test("what a store's clients count is the sidecar's count, not this command's", 
   const counts = { requests_reads: 300 };
   const sidecar = { vaults: { kv: [{ address: store.address, counts }], ssm: [] } };
   expect(withSidecarsCounts(store, sidecar as never).counters).toEqual(counts);
+  // Behind a Valkey, whose counts are its own.
+  const near = { address: "valkey://h:1", counts: { lookup_keys: 1 } };
+  const tiers = {
+    vaults: { kv: [{ ...near, behind: { address: store.address, counts } }], ssm: [] },
+  };
+  expect(withSidecarsCounts(store, tiers as never).counters).toEqual(counts);
+  expect(withSidecarsCounts({ ...store, address: near.address }, tiers as never).counters).toEqual(
+    near.counts,
+  );
   expect(withSidecarsCounts(store, null).counters).toBeNull();
   expect(withSidecarsCounts(vault, sidecar as never)).toBe(vault);
 });

@@ -2,6 +2,7 @@
 import { RECORD_CLASSES } from "../../base/block.ts";
 import type { RecordClass } from "../../base/block.ts";
 import { TierkvError } from "../../base/errors.ts";
+import { isVaultAddress } from "../../base/hosts.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../base/limits/general.ts";
 import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../base/limits/pool.ts";
 import { SHARED_MEASURE_MS } from "../../base/limits/shared.ts";
@@ -250,9 +251,11 @@ export function slowOnes(
 ): string[] {
   const known = Object.values(sidecar?.vaults ?? {}).flat();
   const rateOf = (vault: (typeof vaults)[number]): number => vault.restore?.wire.median ?? 0;
-  return vaults.flatMap((vault) => {
+  // Only vaults have weights.
+  const weighed = vaults.filter(({ address }) => isVaultAddress(address));
+  return weighed.flatMap((vault) => {
     const { target, address } = vault;
-    const fastest = Math.max(...vaults.filter((one) => one.target === target).map(rateOf));
+    const fastest = Math.max(...weighed.filter((one) => one.target === target).map(rateOf));
     const share = rateOf(vault) / fastest;
     const weight = known.find((one) => one.address === address)?.seen?.weight ?? 1;
     if (!(share > 0) || share > SLOW_VAULT_SHARE * weight) return [];

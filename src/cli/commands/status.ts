@@ -160,6 +160,12 @@ function describePooled({ class: name, address, share, holes, moved }: Pooled): 
   return [`${name} vault ${address} owns ${owns}`, ...notes].join("; ");
 }
 
+function stateOf({ reachable, refused, isElsewhere }: TargetStatus): string {
+  if (reachable) return "up";
+  if (isElsewhere === true) return "cut here";
+  return refused ? "refused" : "DOWN";
+}
+
 /** Exported for its test. */
 export function describeTravel({ lanes, cut, restoreBytesPerS, saveBytesPerS }: Travel): string {
   const ways = Object.entries(lanes).map(([name, state]) => `${name} ${LANES[state] ?? state}`);
@@ -218,7 +224,7 @@ export function row(target: TargetStatus): string[] {
   return [
     target.target,
     target.address,
-    target.reachable ? "up" : target.refused ? "refused" : "DOWN",
+    stateOf(target),
     orNone(target.rttMsP50, showMs),
     orNone(target.rttMsP99, showMs),
     // A store that others run has no release of tierKV.

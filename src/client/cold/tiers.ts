@@ -89,13 +89,15 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
   readonly keep?: NonNullable<BlockStore["keep"]>;
   readonly sessions?: NonNullable<BlockStore["sessions"]>;
   readonly collect?: NonNullable<BlockStore["collect"]>;
+  /** Those of the first place; the bucket has its own (`behind`). */
+  readonly counts?: NonNullable<BlockStore["counts"]>;
 
   constructor(near: BlockStore, bucket: BlockStore, logger: Logger) {
     super(near);
     this.#bucket = bucket;
     this.#far = new Far(bucket);
     this.#logger = logger;
-    const { learnModel, nameModel, watch, stats, nodes, keep, sessions, collect } = near;
+    const { learnModel, nameModel, watch, stats, nodes, keep, sessions, collect, counts } = near;
     if (learnModel !== undefined) this.learnModel = learnModel.bind(near);
     if (nameModel !== undefined) this.nameModel = nameModel.bind(near);
     if (watch !== undefined) this.watch = watch.bind(near);
@@ -104,6 +106,7 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
     if (keep !== undefined) this.keep = keep.bind(near);
     if (sessions !== undefined) this.sessions = sessions.bind(near);
     if (collect !== undefined) this.collect = collect.bind(near);
+    if (counts !== undefined) this.counts = counts.bind(near);
     if ("lanes" in near)
       Object.defineProperty(this, "lanes", { enumerable: true, get: () => near.lanes });
   }
@@ -234,14 +237,6 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
       this.#logger.debug({ err: toTierkvError(error) }, "records were not copied to the bucket");
     }
     return statuses;
-  }
-
-  /** Counts of both places, added up where they have the same name. */
-  counts(): Readonly<Record<string, number>> {
-    const sums: Record<string, number> = { ...this.inner.counts?.() };
-    for (const [name, count] of Object.entries(this.#bucket.counts?.() ?? {}))
-      sums[name] = (sums[name] ?? 0) + count;
-    return sums;
   }
 
   close(): void {

@@ -103,6 +103,8 @@ test("a vault that brings a tenth of what the others of its pool do is named wit
   };
   expect(said(1)).toEqual([expect.stringMatching(/^c:1 brings 11\.0 % .* weight c:1 0\.1$/)]);
   expect(said(0.1)).toEqual([]);
+  const bucket = { target: "kv_cold", address: "s3://b/p", restore: restore(1e6) };
+  expect(slowOnes([vaults[0]!, bucket], NOTHING)).toEqual([]);
   expect(slowOnes([{ target: "ssm_cold", address: "d:1", restore: restore(1) }], NOTHING)).toEqual(
     [],
   );
