@@ -114,6 +114,7 @@ function mountOf(folder: string): Pick<Place, "fileSystem" | "isMemory"> {
   let found = { fileSystem: "?", isMemory: false };
   for (const line of readFileSync("/proc/self/mounts", "utf8").split("\n")) {
     const [, point = "", fileSystem = "", options = ""] = line.split(" ");
+    if (point === "") continue;
     const prefix = point.endsWith("/") ? point : `${point}/`;
     if (!real.startsWith(prefix) || prefix.length < most.length) continue;
     most = prefix;

@@ -197,7 +197,9 @@ class RequestState:
         return ready if self.shared_tokens is None else min(ready, self.shared_tokens - start)
 
     def forget_blocks(self) -> None:
-        """Forget found and offered blocks, because the weights have changed."""
+        """Forget found and offered blocks, because the weights may have changed."""
+        if self.plan is not None:
+            self.unasked = "weights_unread"
         self.plan = self.awaited = self.shared_tokens = None
         self.longer = {}
         self.cursor = SaveCursor()
