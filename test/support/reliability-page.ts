@@ -187,7 +187,7 @@ export function renderFaultsPage(): string {
     table("| fixed by | bug | test |", REPLAYS.map(replayRow)),
     "## Failpoints",
     `A failpoint makes a step fail, wait or crash at a named place, for faults that a test cannot cause from outside
-([decision 0102](decisions/0102-how-faults-are-made.md)). Load and ledger are those of the other faults. Set it in the environment of a process, several with \`;\` between them:
+([decision 0102](decisions/0102-how-faults-are-made.md)). Load and ledger are those of the other faults. A sidecar that uses vaults of other machines does not start with a failpoint. Set failpoints in the environment of a process, several with \`;\` between them:
 \`TIERKV_FAILPOINTS="NAME=3*off->2*return->1*sleep(300)->1*abort"\`. \`off\` does nothing, \`return\` fails the step, \`sleep\` waits so many ms, and
 \`abort\` ends the process as \`kill -9\` does. \`3*\` means for three passes; an action without a count holds from then on. The core has failpoints only in builds for its own tests.`,
     table("| failpoint | state in which it acts |", failpoints()),

@@ -2,7 +2,7 @@
 import { existsSync, writeFileSync } from "node:fs";
 import { delimiter, isAbsolute, join, resolve } from "node:path";
 import { Option } from "commander";
-import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { fileReason, TierkvError } from "../../base/errors.ts";
 import { ownInterfaces } from "../../base/interfaces.ts";
 import { tcpOnly } from "../../config/addresses.ts";
 import { parseOption } from "../../config/override.ts";
@@ -130,7 +130,10 @@ function write(path: string, text: string): void {
   try {
     writeFileSync(path, text, { flag: "wx" });
   } catch (error) {
-    const { message } = toTierkvError(error);
-    throw new TierkvError("SYSTEM", { reason: `${path} cannot be written: ${message}` });
+    const isAbsent = error instanceof Error && "code" in error && error.code === "ENOENT";
+    const why = isAbsent
+      ? "its folder does not exist: make it, or name another"
+      : fileReason(error);
+    throw new TierkvError("SYSTEM", { reason: `${path} cannot be written: ${why}` });
   }
 }
