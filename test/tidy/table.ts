@@ -30,6 +30,7 @@ export const FOUNDATION: readonly string[] = [
   "listen",
   "time",
   "metrics",
+  "store-counts",
   "block",
   "key-text",
   "tenant",

@@ -89,7 +89,7 @@ export class Tiers extends Forwarding<BlockStore> implements BlockStore {
   readonly keep?: NonNullable<BlockStore["keep"]>;
   readonly sessions?: NonNullable<BlockStore["sessions"]>;
   readonly collect?: NonNullable<BlockStore["collect"]>;
-  /** Those of the first place; the bucket has its own (`behind`). */
+  /** Counts of the first place; the bucket has its own (`behind`). */
   readonly counts?: NonNullable<BlockStore["counts"]>;
 
   constructor(near: BlockStore, bucket: BlockStore, logger: Logger) {
