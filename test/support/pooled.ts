@@ -70,6 +70,8 @@ export interface Following {
   /** Vaults by address; empty while the sidecar does not answer. */
   seen(): Promise<Map<string, { source: string; state: string; lanes: string; share: number }>>;
   counter(name: string): Promise<number>;
+  /** Returns its log so far. */
+  said(): string;
   kill(): void;
 }
 
@@ -86,6 +88,7 @@ export async function followVaults(cluster: string, folder = testDirectory()): P
   await program.firstResult();
   return {
     config,
+    said: () => program.stderr,
     kill: () => program.signal("SIGKILL"),
     async seen() {
       const { stdout } = await runInside(["vaults", "ls", "--json", "--config", config]);
