@@ -1,5 +1,5 @@
 // Owns the proof that one address of a pool is enough: the others are learned, whoever joined one has joined all, and nobody else adds a vault.
-import { readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
 import { askOnce } from "../../src/client/vault/ask.ts";
@@ -158,8 +158,11 @@ test("a vault with a new certificate is used again by a running sidecar: after a
 
   const lose = async (vault: PooledVault): Promise<PooledVault> => {
     process.kill(vault.pid, "SIGKILL");
-    rmSync(join(dirname(vault.config), "state"), { recursive: true });
-    return await startPooled({ key, isClosed: true, again: vault });
+    const state = join(dirname(vault.config), "state");
+    rmSync(state, { recursive: true });
+    const again = await startPooled({ key, isClosed: true, again: vault });
+    await until(() => existsSync(join(state, "invitation")), "its join line");
+    return again;
   };
   const before = await risesOf(other);
   await lose(other);
