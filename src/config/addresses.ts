@@ -41,6 +41,9 @@ export function tcpOnly(sample: string, portMin: number): Kind<Address> {
     parse(raw, key) {
       const fix = `write ${key} = "${suggestAddress(raw, sample)}"`;
       if (typeof raw !== "string") return wrongType('an address "host:port" in quotes', fix);
+      if (unixPath(raw) !== null) {
+        return badValue("other machines do not reach a Unix socket", `write ${key} = "${sample}"`);
+      }
       return tcpAddress(raw, portMin, fix);
     },
   };

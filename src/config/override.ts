@@ -30,6 +30,11 @@ export function override(config: Config, overrides: readonly Override[]): Config
   const [breach] = breaches(result);
   if (breach === undefined) return result;
   const [section, name] = breach.path;
+  const own = overrides.find((one) => one.section === section && one.name === name);
+  if (own?.text !== undefined) {
+    const fix = breach.fix.replaceAll(`write ${name} = `, `write ${own.option} `);
+    throw refused(own.option, showValue(own.text), breach.reason, fix);
+  }
   throw refused(`[${section}] ${name}`, "as the command line has it", breach.reason, breach.fix);
 }
 

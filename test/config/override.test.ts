@@ -64,3 +64,9 @@ test("a value that contradicts the file is refused", () => {
   const message = refusal("--wait-ms", "restore", "wait_ms", "100");
   expect(message).toMatch(/^command line: \[restore\] stall_ms = .*write stall_ms = 100 or less$/);
 });
+
+test("a value that no key may have beside the others is refused by its option", () => {
+  expect(refusal("--listen", "sidecar", "page_listen", "10.9.9.9:80")).toMatch(
+    /^command line: --listen = "10\.9\.9\.9:80": .*; write --listen "127\.0\.0\.1:80"/,
+  );
+});
