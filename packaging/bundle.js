@@ -37,6 +37,17 @@ const COMMONJS_NAMES = [
   "const __dirname = dirnameOfBundle(__filename);",
 ].join("\n");
 
+/** Python files that make and find the models of `tierkv demo`. */
+export const LAB = [
+  "__init__",
+  "checkpoint",
+  "families",
+  "geometries",
+  "hub_model",
+  "published",
+  "tokenizer",
+];
+
 /** Files copied from the repository, under the names that the program expects. */
 const COPIED = [
   "bin/tierkv.js",
@@ -50,10 +61,7 @@ const COPIED = [
   ...["alice", "notes", "phases", "station", "try"].map(
     (name) => `src/extras/demo/data/${name}.txt`,
   ),
-  // What makes and finds the models of `tierkv demo`.
-  ...["__init__", "checkpoint", "families", "hub_model", "published", "tokenizer"].map(
-    (name) => `python-shim/lab/${name}.py`,
-  ),
+  ...LAB.map((name) => `python-shim/lab/${name}.py`),
   "python-shim/lab/published.json",
   // What `tierkv demo` and `tierkv fidelity` ask their user to install.
   "python-shim/engine-lock.txt",

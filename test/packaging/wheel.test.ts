@@ -157,7 +157,7 @@ test("the demo has its texts and the scripts that make its models", () => {
   const lab = join(program, "tierkv", "_program", "python-shim");
   run("python3", [
     "-c",
-    `import sys; sys.path.insert(0, ${JSON.stringify(lab)}); import lab.checkpoint, lab.published`,
+    `import sys; sys.path.insert(0, ${JSON.stringify(lab)}); import lab.checkpoint, lab.geometries, lab.published`,
   ]);
 });
 
