@@ -57,6 +57,10 @@ function chosen() {
 }
 
 const targets = chosen();
+if (values.addon !== undefined && !existsSync(values.addon)) {
+  process.stderr.write(`--addon ${values.addon}: there is no such file\n`);
+  process.exit(2);
+}
 const folder = resolve(values.folder);
 const program = join(folder, "program");
 if (existsSync(folder) && readdirSync(folder).length > 0 && !existsSync(join(folder, SUMS))) {
