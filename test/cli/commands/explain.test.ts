@@ -104,7 +104,7 @@ test("a hand-off from longer blocks says that they are cut", () => {
 test("a request that goes on from another says that its blocks are saved first", () => {
   expect(explained(ACCOUNT).join("\n")).not.toContain("first time");
   expect(explained({ ...ACCOUNT, returns: true }).join("\n")).toContain(
-    "returning prompt: saved before new prompts",
+    "a prompt that has come back, or of a session: saved before other new prompts",
   );
 });
 
