@@ -60,7 +60,11 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["cut", beyondTokens > 0, `${beyondTokens} more tokens are beyond what one look-up takes`],
     ["queue", ahead > 0, `${ahead} requests came before it`],
     ["blocks", longerTokens > 0, `cut from another engine's blocks of ${longerTokens} tokens`],
-    ["saves", account.returns, "a prompt that has come back, or of a session: saved before other new prompts"],
+    [
+      "saves",
+      account.returns,
+      "a prompt that has come back, or of a session: saved before other new prompts",
+    ],
     ["held", heldTokens !== null, `${heldTokens} tokens${missing}`],
     ["pool", gap !== null, showGap(gap)],
     ["room", windows > 1, `larger than shared memory: its blocks come in ${windows} windows`],
