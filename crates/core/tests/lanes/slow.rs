@@ -122,10 +122,10 @@ fn f14_no_lane_waits_for_a_disk_that_hangs() {
     assert_eq!(faults.hung(), DISK_READS_AHEAD as u64, "no more at a time");
     // Once the disk is known to hang, nobody waits for what is not being read yet.
     let missing = items(&mut wire, 1, 20 - DISK_READS_AHEAD, Kind::Status);
-    assert_eq!(missing, &all(20) - &all(DISK_READS_AHEAD));
     faults.release();
+    // The reading threads begin in any order, so that a later record may be among those being read.
     let read = items(&mut wire, 1, DISK_READS_AHEAD, Kind::Chunk);
-    assert_eq!(read, all(DISK_READS_AHEAD));
+    assert_eq!(read, &all(20) - &missing);
     until(|| vault.server.status().requests == 0);
     assert_eq!(vault.count("fetched"), 3 + DISK_READS_AHEAD as u64);
     assert_eq!(vault.count("fetch_missing"), 1 + 20 - DISK_READS_AHEAD as u64);
