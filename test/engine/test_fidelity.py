@@ -74,4 +74,4 @@ def test_the_command_starts_an_engine_for_a_models_files() -> None:
     # Prompts exceed the 512 tokens of the training, beyond which codecs cost the model more.
     assert 0 < found["tierkv"]["kldMean"] < BEYOND_ITS_LENGTH_MAX
     assert ran.returncode == EXIT[found["verdict"]]
-    assert " answers, prompts 1 to 8: " in ran.stderr, "progress reaches a pipe"
+    assert " answers, prompts 1 to 8 of at most " in ran.stderr, "progress reaches a pipe"
