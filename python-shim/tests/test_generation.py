@@ -285,10 +285,14 @@ def test_a_prompt_waits_for_the_weights_half_as_long_as_it_would_compute(bench: 
     }
 
 
-def test_a_report_names_the_weights_also_after_their_change_was_seen(bench: Bench) -> None:
+@pytest.mark.parametrize(("restored", "why"), [(0, "weights_unread"), (16, "")])
+def test_a_report_names_the_weights_also_after_their_change_was_seen(
+    bench: Bench, restored: int, why: str
+) -> None:
     request = bench.new(Request("a", 41, kv_transfer_params={"tierkv": {}}))
     bench.prefetch()
-    bench.shim._requests["a"].forget_blocks()
-    assert bench.shim.request_finished(request) == {
-        "tierkv": {"restored_tokens": 0, "why": "weights_unread"}
-    }
+    state = bench.shim._requests["a"]
+    state.given.tokens = restored
+    state.forget_blocks()
+    told = bench.shim.request_finished(request)["tierkv"]
+    assert (told["restored_tokens"], told.get("why", "")) == (restored, why)

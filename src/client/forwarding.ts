@@ -35,6 +35,18 @@ export class Forwarding<Inner extends BlockSource = BlockSource> {
     return this.inner.isDown;
   }
 
+  get cut(): readonly string[] {
+    return this.inner.cut ?? [];
+  }
+
+  get isRefusing(): boolean {
+    return this.inner.isRefusing ?? false;
+  }
+
+  get isLent(): boolean {
+    return this.inner.isLent ?? false;
+  }
+
   get epoch(): number | null {
     return this.inner.epoch;
   }

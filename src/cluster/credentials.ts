@@ -95,10 +95,13 @@ export function keepJoined(config: Config, address: string, caPem: string, token
   return files.folder;
 }
 
+/** The part of a target that decides how a vault is trusted. */
+export type Reached = Pick<VaultTarget, "address" | "isOwn" | "serverName" | "listed">;
+
 /** Like `securityFor`, for a process that goes on without this vault: the error is in `refusal`, and nothing is sent. */
 export function accessTo(
   config: Config,
-  target: Pick<VaultTarget, "address" | "isOwn" | "serverName" | "listed">,
+  target: Reached,
   logger: Logger,
 ): Pick<VaultClientOptions, "security" | "refusal"> {
   try {
@@ -118,7 +121,7 @@ export function accessTo(
  */
 export function securityFor(
   config: Config,
-  { address, isOwn, serverName, listed }: Parameters<typeof accessTo>[1],
+  { address, isOwn, serverName, listed }: Reached,
   logger: Logger,
   isMaking = false,
 ): ChannelSecurity | null {

@@ -21,7 +21,7 @@ import { firstList } from "../discovery/source.ts";
 import type { ListedVault, SourceKind, VaultSource } from "../discovery/source.ts";
 import type { MemberSource } from "../sidecar/vaults/pool-members.ts";
 import { isJoined, securityFor } from "./credentials.ts";
-import type { accessTo } from "./credentials.ts";
+import type { Reached } from "./credentials.ts";
 import { etcdOptions } from "./etcd.ts";
 import { CLASSES, VAULT_ROLES, vaultTargets } from "./targets.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
@@ -280,7 +280,7 @@ export function membersOf(
       }
     },
     connect(name, address) {
-      const targetNow = (): Parameters<typeof accessTo>[1] =>
+      const targetNow = (): Reached =>
         all().find(({ target }) => target.address === address)?.target ?? {
           address,
           isOwn: false,

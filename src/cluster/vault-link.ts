@@ -15,6 +15,7 @@ import type { Waker } from "../client/vault/wake.ts";
 import type { Config } from "../config/config.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { accessTo, securityFor } from "./credentials.ts";
+import type { Reached } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
 
 export interface VaultLink<V extends Vault = Vault> {
@@ -86,7 +87,7 @@ export function sharedAt(
  */
 export function lastingClient(
   config: Config,
-  targetNow: () => Parameters<typeof accessTo>[1],
+  targetNow: () => Reached,
   name: RecordClass,
   logger: Logger,
   waker: Waker,

@@ -121,10 +121,7 @@ export class PoolSource implements VaultSource {
       return;
     }
     this.#isLacking = true;
-    logger.warn(
-      { err, vault },
-      "no list of the pool's vaults has come yet: nothing is saved or restored",
-    );
+    logger.warn({ err, vault }, "no list of the pool's vaults has come yet: none of them is used");
   }
 
   #take(address: string, { key, vaults }: PoolReply): void {

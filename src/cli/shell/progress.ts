@@ -30,14 +30,9 @@ export class Progress {
 
   /** Repeats the latest report while the work runs, because a part may take long. */
   async during<T>(work: () => Promise<T>): Promise<T> {
-    const ticker = setInterval(() => {
+    return await ticking(() => {
       if (this.#latest !== null) this.at(...this.#latest);
-    }, PROGRESS_EVERY_MS);
-    try {
-      return await work();
-    } finally {
-      clearInterval(ticker);
-    }
+    }, work);
   }
 
   /** Reports `done` of `all` parts; `what`: the work in progress. */
@@ -100,31 +95,21 @@ export class SpokenProgress {
   async during<T>(what: string, work: () => Promise<T>): Promise<T> {
     this.step(what);
     const begunMs = this.#now();
-    const ticker = setInterval(() => {
+    return await ticking(() => {
       const line = `${what} (${showMs(this.#now() - begunMs)})`;
       if (this.#io.progress(line) !== false) return;
       if (this.#now() - this.#saidMs < PROGRESS_SAY_MS) return;
       this.#saidMs = this.#now();
       this.#io.err(line);
-    }, PROGRESS_EVERY_MS);
-    try {
-      return await work();
-    } finally {
-      clearInterval(ticker);
-    }
+    }, work);
   }
 
   /** Repeats the latest report of `at` while the work runs, because a part may take long. */
   async repeating<T>(work: () => Promise<T>): Promise<T> {
-    const ticker = setInterval(() => {
+    this.#latest = null;
+    return await ticking(() => {
       if (this.#latest !== null) this.at(...this.#latest);
-    }, PROGRESS_EVERY_MS);
-    try {
-      return await work();
-    } finally {
-      clearInterval(ticker);
-      this.#latest = null;
-    }
+    }, work);
   }
 
   /** Reports `done` of `all` parts, `leftMs` before the end; null: not known. */
@@ -136,6 +121,16 @@ export class SpokenProgress {
     if (this.#now() - this.#saidMs < PROGRESS_SAY_MS) return;
     this.#saidMs = this.#now();
     this.#io.err(line);
+  }
+}
+
+/** Calls `tick` every PROGRESS_EVERY_MS while `work` runs. */
+async function ticking<T>(tick: () => void, work: () => Promise<T>): Promise<T> {
+  const ticker = setInterval(tick, PROGRESS_EVERY_MS);
+  try {
+    return await work();
+  } finally {
+    clearInterval(ticker);
   }
 }
 

@@ -331,9 +331,11 @@ test("an address to listen at that this machine has not is noted, and one that i
   const strange = await setting.check(toml("192.0.2.7"));
   expect([strange.ok, strange.notes]).toEqual([
     true,
-    ['[vault] listen = "192.0.2.7:50051": this machine does not have the address 192.0.2.7 now'],
+    [
+      '[vault] listen = "192.0.2.7:50051": this machine does not have the address 192.0.2.7 now; correct it, or bring that address up before the start',
+    ],
   ]);
-  for (const host of ["127.0.0.1", "0.0.0.0", "[::]", "vault1.lan"]) {
+  for (const host of ["127.0.0.1", "127.9.9.9", "0.0.0.0", "[::]", "[0:0::1]", "vault1.lan"]) {
     expect((await setting.check(toml(host))).notes, host).toEqual([]);
   }
 });

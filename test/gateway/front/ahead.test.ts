@@ -231,6 +231,29 @@ test("an engine that computes for others answers nobody, and does nothing where 
   expect((await call(url, "/health")).code).toBe(503);
 });
 
+test("a hand-over that succeeds after a failed one is logged once", async () => {
+  const lines: string[] = [];
+  const { answers, computes, ask, occupy, url } = await split(
+    pino({ level: "info" }, { write: (line) => lines.push(line) }),
+  );
+  const open = await occupy();
+  computes.fault = "reset";
+  const asked = [ask("uv".repeat(400))];
+  await until(() => answers.asked.length === 2);
+  computes.fault = "none";
+  await until(async () =>
+    (await call(url, "/metrics")).text.includes(`engine_up{engine="${computes.name}"} 1`),
+  );
+  for (const [at, prompt] of ["wx", "yz"].entries()) {
+    asked.push(ask(prompt.repeat(400)));
+    await until(() => answers.asked.length === 3 + at);
+  }
+  open();
+  for (const answer of asked) expect((await answer).code).toBe(200);
+  const said = lines.filter((line) => line.includes("handed over"));
+  expect(said.map((line) => (JSON.parse(line) as { level: number }).level)).toEqual([40, 30]);
+});
+
 test("where that engine fails, or hands nothing over, whoever answers computes", async () => {
   const lines: string[] = [];
   const made = await split(pino({ level: "info" }, { write: (line) => lines.push(line) }));

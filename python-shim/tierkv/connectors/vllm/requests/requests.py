@@ -198,7 +198,7 @@ class RequestState:
 
     def forget_blocks(self) -> None:
         """Forget found and offered blocks, because the weights may have changed."""
-        if self.plan is not None:
+        if self.plan is not None and not self.given.tokens:
             self.unasked = "weights_unread"
         self.plan = self.awaited = self.shared_tokens = None
         self.longer = {}
@@ -222,7 +222,7 @@ class RequestState:
         if self.is_capped:
             return "max_load_tokens"
         if plan is None:
-            return self.unasked or "no_sidecar"
+            return self.unasked or ("" if self.given.tokens else "no_sidecar")
         if not self.given.tokens and (self.shared_tokens is not None or self.has_followed):
             return "shared"
         return "" if self.given.tokens else "deadline"
