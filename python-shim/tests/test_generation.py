@@ -294,5 +294,5 @@ def test_a_report_names_the_weights_also_after_their_change_was_seen(
     state = bench.shim._requests["a"]
     state.given.tokens = restored
     state.forget_blocks()
-    told = bench.shim.request_finished(request)["tierkv"]
+    told = (bench.shim.request_finished(request) or {})["tierkv"]
     assert (told["restored_tokens"], told.get("why", "")) == (restored, why)
