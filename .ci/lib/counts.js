@@ -25,10 +25,25 @@ export function cargoCounts(logPath) {
   return sum([...results].map(read));
 }
 
-/** Names of failed tests: "test store::evicts ... FAILED". */
+/** Characters of a reason, so that many failures still fit a terminal. */
+const REASON_MAX = 400;
+
+/** Returns "name: reason", the reason on one line and cut; the name alone where no reason is known. */
+function withReason(name, reason) {
+  const line = stripVTControlCharacters(reason ?? "")
+    .replaceAll(/\s+/g, " ")
+    .trim();
+  return line === "" ? name : `${name}: ${line.slice(0, REASON_MAX)}`;
+}
+
+/** Names of failed tests, each with its panic: "test store::evicts ... FAILED". */
 export function cargoFailures(logPath) {
   const log = stripVTControlCharacters(readFileSync(logPath, "utf8"));
-  return [...log.matchAll(/^test (\S+).* \.\.\. FAILED$/gm)].map(([, name]) => name);
+  const sections = log.matchAll(/^---- (\S+) stdout ----\n([^]*?)(?=\n---- |\nfailures:)/gm);
+  const reasons = new Map([...sections].map(([, name, text]) => [name, text]));
+  return [...log.matchAll(/^test (\S+).* \.\.\. FAILED$/gm)].map(([, name]) =>
+    withReason(name, reasons.get(name)),
+  );
 }
 
 /** One line per fuzz target: "fuzz frame: ok, ..." or "fuzz frame: FAILED ...". */
@@ -63,18 +78,25 @@ export function vitestCounts(reportPath) {
   };
 }
 
-/** Returns "file > test" of each failed test, or the file where it failed before its first test. */
+/** Returns "file > test: reason" of each failed test, or the file where it failed before its first test. */
 export function vitestFailures(reportPath) {
   if (!existsSync(reportPath)) return [];
   const { testResults } = JSON.parse(readFileSync(reportPath, "utf8"));
-  return testResults.flatMap(({ name, status, assertionResults }) => {
+  return testResults.flatMap(({ name, status, message, assertionResults }) => {
     const failed = assertionResults.filter((test) => test.status === "failed");
-    if (status === "failed" && failed.length === 0) return [name];
-    return failed.map((test) => `${name} > ${test.fullName}`);
+    if (status === "failed" && failed.length === 0) return [withReason(name, message)];
+    return failed.map((test) =>
+      withReason(`${name} > ${test.fullName}`, test.failureMessages?.[0]),
+    );
   });
 }
 
-/** Returns "class::test" of each case with a failure or an error. */
+const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'" };
+
+/** Returns an XML attribute's text; a character reference stands for white space here. */
+const unescaped = (text) => text.replaceAll(/&(#?\w+);/g, (_, name) => ENTITIES[name] ?? " ");
+
+/** Returns "class::test: reason" of each case with a failure or an error. */
 export function pytestFailures(reportPath) {
   if (!existsSync(reportPath)) return [];
   const cases = readFileSync(reportPath, "utf8").split("<testcase ").slice(1);
@@ -82,7 +104,8 @@ export function pytestFailures(reportPath) {
     .filter((text) => /<(?:failure|error)\b/.test(text))
     .map((text) => {
       const value = (name) => new RegExp(`\\b${name}="([^"]*)"`).exec(text)?.[1] ?? "";
-      return `${value("classname")}::${value("name")}`;
+      const reason = /<(?:failure|error)\b[^>]*?\bmessage="([^"]*)"/.exec(text)?.[1] ?? "";
+      return withReason(`${value("classname")}::${value("name")}`, unescaped(reason));
     });
 }
 

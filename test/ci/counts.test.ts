@@ -93,30 +93,46 @@ test("a runner that left no report ran nothing", () => {
   expect(pytestCounts(missing)).toEqual(sum([]));
 });
 
-test("what failed is named, whatever the runner", () => {
+test("what failed is named with its reason, whatever the runner", () => {
   const log = [
     "test store::evicts ... \u001B[31mFAILED\u001B[0m",
     "test store::keeps ... ok",
     "test a - should panic ... FAILED",
+    "",
+    "---- store::evicts stdout ----",
+    "",
+    "thread 'store::evicts' panicked at src/store.rs:7:5:",
+    "left: 1",
+    "",
+    "failures:",
   ];
-  expect(cargoFailures(file(log.join("\n")))).toEqual(["store::evicts", "a"]);
+  expect(cargoFailures(file(log.join("\n")))).toEqual([
+    "store::evicts: thread 'store::evicts' panicked at src/store.rs:7:5: left: 1",
+    "a",
+  ]);
   const testResults = [
-    { name: "broken.ts", status: "failed", assertionResults: [] },
+    { name: "broken.ts", status: "failed", message: "no such\nimport", assertionResults: [] },
     {
       name: "red.ts",
       status: "failed",
       assertionResults: [
-        { status: "failed", fullName: "it holds" },
+        { status: "failed", fullName: "it holds", failureMessages: ["y".repeat(500)] },
         { status: "passed", fullName: "it ends" },
       ],
     },
   ];
   const report = file(JSON.stringify({ testResults }));
-  expect(vitestFailures(report)).toEqual(["broken.ts", "red.ts > it holds"]);
+  expect(vitestFailures(report)).toEqual([
+    "broken.ts: no such import",
+    `red.ts > it holds: ${"y".repeat(400)}`,
+  ]);
   const xml = [
     '<testsuite tests="3"><testcase classname="tests.a" name="one" time="0.1" />',
-    '<testcase classname="tests.a" name="two"><failure message="x">text</failure></testcase>',
+    '<testcase classname="tests.a" name="two"><failure message="assert 1 &lt; 0&#10;x">text</failure></testcase>',
     '<testcase classname="" name="b"><error message="collection failure">text</error></testcase></testsuite>',
   ];
-  expect(pytestFailures(file(xml.join("")))).toEqual(["tests.a::two", "::b"]);
+  expect(pytestFailures(file(xml.join("")))).toEqual([
+    "tests.a::two: assert 1 < 0 x",
+    "::b: collection failure",
+  ]);
 });
