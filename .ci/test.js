@@ -22,19 +22,34 @@ const env = {
   PYTHONPYCACHEPREFIX: join(VENV, "pycache"),
 };
 
-const { values, positionals } = parseArgs({
-  options: {
-    only: { type: "string" },
-    nightly: { type: "boolean", default: false },
-    quick: { type: "boolean", default: false },
-  },
-  allowPositionals: true,
-});
+const USAGE = `usage: npm test [-- --only NAME,NAME]; npm run test:nightly [-- --only NAME,NAME]; npm run quick [-- ROOM ...]
+Runs all stages, or the named stages and checks; CONTRIBUTING.md describes them.`;
 
 /** Ends the program, whose call is wrong. */
 function refuse(text) {
   say(text);
   process.exit(2);
+}
+
+/** Returns the options of the call; ends the program for an unknown option, and for --help. */
+function parsed() {
+  const options = {
+    only: { type: "string" },
+    nightly: { type: "boolean", default: false },
+    quick: { type: "boolean", default: false },
+    help: { type: "boolean", short: "h", default: false },
+  };
+  try {
+    return parseArgs({ options, allowPositionals: true });
+  } catch (error) {
+    return refuse(`${error.message}\n${USAGE}`);
+  }
+}
+
+const { values, positionals } = parsed();
+if (values.help) {
+  say(USAGE);
+  process.exit(0);
 }
 
 /** Returns the stages of the rooms that were named, or of those with changes since the last commit. */

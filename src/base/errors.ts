@@ -257,8 +257,12 @@ function fromCodedText(error: Error): TierkvError | null {
 /** Returns the cause of a failed `fetch`, because its own message only says that it failed. */
 export function fetchReason(error: unknown): string {
   const cause = error instanceof Error ? (error.cause ?? error) : error;
-  return cause instanceof Error ? cause.message : String(cause);
+  const text = cause instanceof Error ? cause.message : String(cause);
+  return text === "bad port" ? BAD_PORT : text;
 }
+
+/** Ports that Fetch blocks (fetch.spec.whatwg.org, "port blocking"), such as 6000 and 10080. */
+const BAD_PORT = "the Fetch standard blocks this port, so that another one must be used";
 
 const FILE_REASONS: Readonly<Record<string, string>> = {
   ENOENT: "there is no such file",

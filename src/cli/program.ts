@@ -74,9 +74,15 @@ export async function runCommandLine(
   }
 }
 
-/** Returns the words for commander, which knows neither `-v` nor `help` of a command below another. */
+/** Options that show the version, and `--json`, which may stand beside each of them. */
+const VERSION_OPTIONS = ["-v", "-V", "--version"];
+
+/** Returns the words for commander, which knows neither `-v`, nor `--json --version`, nor `help` of a command below another. */
 function asTyped(argv: readonly string[]): readonly string[] {
-  if (argv[0] === "-v") return ["--version"];
+  const others = argv.filter((word) => word !== "--json");
+  const [only = ""] = others;
+  if (others.length === 1 && VERSION_OPTIONS.includes(only))
+    return ["version", ...argv.filter((word) => word === "--json")];
   return argv[0] === "help" && argv.length > 1 ? [...argv.slice(1), "--help"] : argv;
 }
 
@@ -97,7 +103,12 @@ function unknownWord(program: Command, argv: readonly string[]): string | null {
   const isHelp = argv[0] === "help" || argv.some((word) => word === "--help" || word === "-h");
   let command = program;
   for (const word of isHelp ? operandsOf(argv) : []) {
-    if (command.commands.length === 0) return null;
+    if (command.commands.length === 0) {
+      const line = helpLine(program, argv);
+      return argv[0] === "help"
+        ? `${command.name()} has no command '${word.slice(0, 100)}'; ${line}`
+        : null;
+    }
     const child = command.commands.find((one) => one.name() === word);
     if (child === undefined) {
       const names = command.commands.map((one) => one.name());

@@ -80,6 +80,15 @@ test.each([[["--version"]], [["-V"]], [["version"]]])("%j is that of the package
 });
 
 test.each([
+  ["--json", "--version"],
+  ["-V", "--json"],
+  ["version", "--json"],
+])("%s %s prints the version as JSON", async (...argv) => {
+  const { exitCode, stdout } = await runInside(argv);
+  expect([exitCode, JSON.parse(stdout)]).toMatchObject([0, { version: "0.1.0" }]);
+});
+
+test.each([
   [["-h"], ["--help"]],
   [["help"], ["--help"]],
   [
@@ -119,6 +128,12 @@ test.each([
   [["help", "vualt"], "unknown command 'vualt' (did you mean vault?); see `tierkv --help`"],
   [["vualt", "--help"], "unknown command 'vualt' (did you mean vault?)"],
   [["config", "nosuch", "-h"], "unknown command 'nosuch'; see"],
+  [["help", "status", "more"], "status has no command 'more'; see `tierkv status --help`"],
+  [
+    ["init", "--output", "/usr"],
+    "/usr is a folder: name a file in it, like --output /usr/tierkv.toml",
+  ],
+  [["doctor", "--shm", "/usr/nosuch/x"], "--shm /usr/nosuch/x: there is no folder /usr/nosuch: create it"],
   [["vault", "--prot", "1"], "unknown option '--prot'"],
   [
     ["flush", "--target", "kv"],

@@ -115,7 +115,11 @@ function describe(result: VaultBench): string[] {
   const { target, address, error, rounds, setBytes } = result;
   const head = `${target} at ${address}`;
   if (error !== null) return [placed(result, error)];
-  const moved = `medians of ${rounds} rounds of ${showBytes(setBytes ?? 0)} of pages, with their range`;
+  const size = `${showBytes(setBytes ?? 0)} of pages`;
+  const moved =
+    rounds === 1
+      ? `one round of ${size}`
+      : `medians of ${rounds} rounds of ${size}, with their range`;
   return [`${head}: ${wayOf(result)}; ${moved}`, ...table(rows(result), "  "), ...cost(result)];
 }
 

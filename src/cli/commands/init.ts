@@ -1,5 +1,5 @@
 // Owns `tierkv init`: writes a first tierkv.toml for this machine, and says the next command.
-import { existsSync, writeFileSync } from "node:fs";
+import { existsSync, statSync, writeFileSync } from "node:fs";
 import { delimiter, isAbsolute, join, resolve } from "node:path";
 import { Option } from "commander";
 import { fileReason, TierkvError } from "../../base/errors.ts";
@@ -48,7 +48,9 @@ async function init(call: Call<InitOptions>): Promise<void> {
   const { options } = call;
   const path = resolve(options.output);
   if (existsSync(path)) {
-    const reason = `${path} exists: name another file with --output, or edit it`;
+    const reason = statSync(path).isDirectory()
+      ? `${path} is a folder: name a file in it, like --output ${join(path, "tierkv.toml")}`
+      : `${path} exists: name another file with --output, or edit it`;
     throw new TierkvError("USAGE", { reason });
   }
   const seen = guess(call.io.env);

@@ -30,13 +30,19 @@ export interface Place {
   processors: string | null;
 }
 
-/** Throws USAGE for a folder, in which a region would be a file. */
+/** Throws USAGE for a folder, in which a region would be a file, and for a path in a folder that there is not. */
 export function checkRegion(path: string): void {
   const memory = sharedPath(path) ?? path;
   const isFolder = memory.endsWith("/") || statSync(memory, NO_THROW)?.isDirectory() === true;
-  if (!isFolder) return;
+  if (!isFolder) return checkFolder(path, dirname(memory));
   const like = join(path, "tierkv");
   const reason = `--shm ${path}: it is a folder: name a file in it, like --shm ${like}`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+function checkFolder(path: string, folder: string): void {
+  if (statSync(folder, NO_THROW)?.isDirectory() === true) return;
+  const reason = `--shm ${path}: there is no folder ${folder}: create it, or correct the path`;
   throw new TierkvError("USAGE", { reason });
 }
 

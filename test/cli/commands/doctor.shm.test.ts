@@ -60,8 +60,8 @@ test("memory of this machine is good, measured with a process of its own, or wit
 test("a path where nothing can be made, and a peer of nothing, are refused with a reason", async () => {
   const refused = await runInside(["doctor", "--shm", "/dev/shm/tierkv-none/region"]);
   expect([refused.exitCode, refused.stderr]).toEqual([
-    1,
-    "tierkv: shared memory: /dev/shm/tierkv-none/region.doctor: No such file or directory (os error 2) (ARENA_FAILED)\n",
+    2,
+    "tierkv: --shm /dev/shm/tierkv-none/region: there is no folder /dev/shm/tierkv-none: create it, or correct the path (USAGE)\n",
   ]);
   const device = await runInside(["doctor", "--shm", "shm:/dev/null"]);
   expect([device.exitCode, device.stderr]).toEqual([
