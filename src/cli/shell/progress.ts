@@ -44,7 +44,7 @@ export class Progress {
     this.#estimate(share, tookMs);
     if (tookMs < PROGRESS_AFTER_MS || ms - this.#shownMs < PROGRESS_EVERY_MS) return;
     this.#shownMs = ms;
-    const leftMs = this.#leftMs(tookMs);
+    const leftMs = share < 1 ? this.#leftMs(tookMs) : null;
     if (this.#io.progress(progressLine(share, leftMs, what)) !== false) return;
     if (ms - this.#saidMs < PROGRESS_SAY_MS) return;
     this.#saidMs = ms;
