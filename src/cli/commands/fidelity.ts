@@ -342,7 +342,7 @@ export function certifiedText(
   ];
 }
 
-/** Exported for its test: one sentence, whatever the dtype. */
+/** Exported for its test: the verdict, and what an engine of 16-bit values needs for a sound one. */
 export function verdictText(
   codec: string,
   {
@@ -355,8 +355,13 @@ export function verdictText(
 ): string {
   const limit = bound.toExponential();
   const added = `${Math.max(0, excess).toExponential(1)} nats a token beyond what two exact runs differ by`;
-  if (verdict === "within") return `Within the bound of ${limit}: restoring adds ${added}.`;
   const isRounded = dtype === "bf16" || dtype === "f16";
+  if (verdict === "within") {
+    const caution = isRounded
+      ? ` In ${dtype} a last bit changes answers as much as a codec: start the engine with --dtype float32 to see the codec alone.`
+      : "";
+    return `Within the bound of ${limit}: restoring adds ${added}.${caution}`;
+  }
   if (verdict === "beyond") {
     const fix = `write [codec] kv = "${codec === "int8" ? LOSSY.name : "raw"}"`;
     const rounding = isRounded
