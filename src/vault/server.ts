@@ -377,6 +377,7 @@ async function drain(parts: Parts): Promise<void> {
   trim.close();
   vault.members?.close();
   await vault.streams.idle();
+  vault.diskWatch?.beforeDrain();
   // Accepted records and segment footers reach the disk before the store closes.
   await storeDrain(vault.store);
   vault.diskWatch?.close();

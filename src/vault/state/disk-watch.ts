@@ -40,6 +40,8 @@ export class DiskWatch {
   readonly #identity: string;
   /** Whether the directory or its lock was removed or replaced; writes to open files still succeed then. */
   isGone = false;
+  /** Whether the store is being closed, at whose end it removes its lock. */
+  #isClosing = false;
 
   /** `onRecorded` is called whenever disk and archive have recorded every flush. */
   constructor(store: StoreId, dataDir: string, logger: Logger, onRecorded: () => void = () => {}) {
@@ -113,7 +115,7 @@ export class DiskWatch {
 
   #lookAtDirectory(): void {
     const dataDir = this.#dataDir;
-    if (this.isGone || placesOf(dataDir) === this.#identity) return;
+    if (this.isGone || this.#isClosing || placesOf(dataDir) === this.#identity) return;
     this.isGone = true;
     this.#logger.error({ dataDir }, `the disk takes no more records: ${GONE}`);
   }
@@ -130,6 +132,12 @@ export class DiskWatch {
     } else {
       this.#logger.info({ pendingBytes }, "the archive answers again");
     }
+  }
+
+  /** Called before the last drain, which removes the store's lock. */
+  beforeDrain(): void {
+    this.look();
+    this.#isClosing = true;
   }
 
   /** Called after the last drain, so that records still queued are lost and logged. */

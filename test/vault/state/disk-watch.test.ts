@@ -178,6 +178,15 @@ test("F12 of a disk that is full the log names errno and path, status is not ok,
   expect(said("not written to disk and are lost")!["records"]).toBeGreaterThan(0);
 });
 
+test("a vault that is stopped logs no trouble of its disk", async () => {
+  const dataDir = join(testDirectory(), "data");
+  const vault = await KillableVault.start({ isDurable: true, dataDir });
+  const client = openClient(vault);
+  await client.put(NAMESPACE, makeRecords(12, { payloadBytes: 4096 }), SOON_MS);
+  expect(await vault.stop()).toBe(0);
+  expect(vault.log.filter(({ level }) => level === "error")).toEqual([]);
+});
+
 test("F109 a vault whose data_dir was taken away says that its disk fails, and serves on from memory", async () => {
   const dataDir = join(testDirectory(), "data");
   const vault = await KillableVault.start({ isDurable: true, dataDir });
