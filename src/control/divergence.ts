@@ -25,6 +25,7 @@ const CAUSES = {
   salt: "blocks of different cache_salt are never shared",
   picture: "another picture stands there",
   system: "the system prompt differs: requests that shall share it need the same text",
+  end: "nothing is to be mended: the prompts differ near their end alone, as two questions about one text do",
   unknown:
     "usual causes: a date, time or id in the system prompt, a billing header, tools in another order, a chat template that rewrites earlier turns",
 } as const;
@@ -113,7 +114,13 @@ export function causeOf(divergence: Divergence, text: DivergenceText | null): Di
   if (text !== null && BILLING.test(text.before + text.was + text.now)) return "billing";
   if (isAnswer) return "answer";
   if (isMoved) return "order";
-  return text === null ? "unknown" : changeIn(divergence, text);
+  const cause = text === null ? "unknown" : changeIn(divergence, text);
+  return cause === "unknown" && isNearEnd(divergence) ? "end" : cause;
+}
+
+/** Whether no more than the last tenth of the prompt differs. */
+function isNearEnd({ at, tokens }: Divergence): boolean {
+  return (tokens - at) * 10 <= tokens;
 }
 
 /** Whether the prompt ends there, with a beginning of the earlier one's text: its last token may be another all the same. */

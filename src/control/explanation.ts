@@ -87,7 +87,11 @@ function rowsOf(account: Explained, reason: string): Row[] {
 const showGap = (gap: Explained["gap"]): string =>
   gap === null
     ? ""
-    : `the first missing block belongs to ${gap.vault}; ${gap.behind} blocks behind it are held`;
+    : `the first missing block belongs to ${gap.vault}; ${gap.behind} blocks behind it are held${gap.behind > 0 ? GAP_CAUSE : ""}`;
+
+/** A block's owner follows from the list of vaults; its former owner is not asked after the sidecar's restart. */
+const GAP_CAUSE =
+  " (a vault that joined the list owns part of the blocks, and has them once they are stored again)";
 
 const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";
 

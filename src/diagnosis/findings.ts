@@ -409,10 +409,16 @@ function seenBySidecar(role: string, { address, isDraining, seen }: Vault): Plac
   return { name, role, address, isDraining, isDiskFailing, archive, nodes };
 }
 
-function draining({ name, address, isDraining }: Place): Finding[] {
+function draining({ name, address, isDraining }: Place, { cluster }: Seen["config"]): Finding[] {
   if (!isDraining) return [];
   const what = `${name} is being drained and takes no new records`;
-  return [note("draining", `${what}; \`tierkv vaults drain ${address} --end\` ends that`)];
+  const isNamed = [...cluster.kvCold, ...cluster.ssmCold].some(
+    (one) => one.text === address || isNames(one.text),
+  );
+  const next = isNamed
+    ? `\`tierkv vaults drain ${address} --end\` ends that`
+    : "the list of vaults on this machine no longer names it: start the sidecar again, then stop that vault";
+  return [note("draining", `${what}; ${next}`)];
 }
 
 function lanesUnreachable({ sidecar, targets }: Seen): Finding[] {
@@ -533,6 +539,6 @@ function amxTiles({ hasAmxTiles }: Engine, engine: string): Finding[] {
   if (!hasAmxTiles) return [];
   const what = `${engine} computes on a CPU with AMX, where vLLM may die of SIGILL at a small first step`;
   const fix =
-    "the connector avoids it by leaving 64 tokens of each prompt to compute until a step was as large; if vLLM dies all the same, send it a prompt of 64 tokens or more first";
+    "the connector avoids it by leaving 64 tokens of each prompt to compute until a step was as large, and this note ends then; if vLLM dies all the same, send it a prompt of 64 tokens or more first";
   return [note("amx", `${what}: ${fix}`)];
 }

@@ -133,7 +133,10 @@ test.each([
     ["init", "--output", "/usr"],
     "/usr is a folder: name a file in it, like --output /usr/tierkv.toml",
   ],
-  [["doctor", "--shm", "/usr/nosuch/x"], "--shm /usr/nosuch/x: there is no folder /usr/nosuch: create it"],
+  [
+    ["doctor", "--shm", "/usr/nosuch/x"],
+    "--shm /usr/nosuch/x: there is no folder /usr/nosuch: create it",
+  ],
   [["vault", "--prot", "1"], "unknown option '--prot'"],
   [
     ["flush", "--target", "kv"],

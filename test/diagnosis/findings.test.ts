@@ -65,6 +65,12 @@ test("a vault that is being drained is told of, and how to end that", async () =
   const [found, ...others] = findings({ ...seen, targets });
   expect([found?.code, found?.severity, others]).toEqual(["draining", "note", []]);
   expect(found?.text).toMatch(/takes no new records; `tierkv vaults drain .* --end` ends that$/);
+  const { cluster } = seen.config;
+  const config = { ...seen.config, cluster: { ...cluster, kvCold: [], ssmCold: [] } };
+  const [unnamed] = findings({ ...seen, config, targets });
+  expect(unnamed?.text).toMatch(
+    /no longer names it: start the sidecar again, then stop that vault$/,
+  );
 });
 
 test.each(["status", "doctor"])(
@@ -144,6 +150,19 @@ test("a CPU with AMX, where vLLM may die, is a note of the engine, and no proble
   const { exitCode, stdout } = await runInside(["status", "--config", path]);
   expect(exitCode).toBe(0);
   expect(stdout).toMatch(/^NOTE: engine engine-1 .* CPU with AMX, .* a prompt of 64 tokens/);
+  const computed = (tokens: number): void =>
+    engine.workers[0]!.send({
+      t: "counts",
+      counters: { told: 1 },
+      steps: [[tokens, 2000, 5_000_000]],
+    });
+  computed(63);
+  const isHeard = async (): Promise<void> =>
+    expect((await look()).sidecar?.counters["shim_told"]).toBe(1);
+  await vi.waitFor(isHeard, SOON);
+  expect(findings(await look())).toHaveLength(1);
+  computed(64);
+  await vi.waitFor(async () => expect(findings(await look())).toEqual([]), SOON);
   engine.close();
 });
 

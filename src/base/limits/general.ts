@@ -398,5 +398,7 @@ export const DECISIONS_MAX = 1_024;
 export const EXPLAIN_MAX = 256;
 /** Blocks whose outcome is remembered, for the reasons of misses. */
 export const OUTCOMES_MAX = 65_536;
+/** Tokens of a step from which a kernel has granted AMX tiles (the same in python-shim/tierkv/connectors/vllm/limits.py). */
+export const AMX_FIRST_TOKENS = 64;
 /** Restores hold saves back on the link for at most this long at a time. */
 export const SAVE_HOLD_MS_MAX = 2_000;

@@ -8,6 +8,7 @@ import { tcpOnly } from "../../config/addresses.ts";
 import { parseOption } from "../../config/override.ts";
 import { firstConfig, MACHINES, nextSteps } from "../init/first-config.ts";
 import type { Machine } from "../init/first-config.ts";
+import { hiddenOf } from "../service/service-units.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 
@@ -44,6 +45,12 @@ export function addInit(program: Command): void {
     .does(init);
 }
 
+/** Options of the printed `tierkv service`: root installs services of the machine, which see no file of a home folder. */
+function serviceFlags(path: string): string {
+  const isHidden = hiddenOf([process.execPath, process.argv[1] ?? "", path]) !== undefined;
+  return process.getuid?.() === 0 && isHidden ? " --user" : "";
+}
+
 async function init(call: Call<InitOptions>): Promise<void> {
   const { options } = call;
   const path = resolve(options.output);
@@ -65,7 +72,7 @@ async function init(call: Call<InitOptions>): Promise<void> {
   const maxBytes = machine === "vault" ? vaultBudget(null) : localVaultBudget(null);
   const address = machine === "vault" ? addressOf(options.listen) : null;
   write(path, firstConfig({ machine, address, dataDir, maxBytes }));
-  const next = nextSteps(machine, path);
+  const next = nextSteps(machine, path, serviceFlags(path));
   const isGuessed = options.machine === undefined && !call.io.isInteractive;
   const why = isGuessed
     ? [`${seen.why}: written for a machine of kind ${machine}; --machine names another kind`]

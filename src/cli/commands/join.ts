@@ -47,10 +47,11 @@ async function joinVault(call: Call): Promise<boolean> {
   const isKnown = classes.every((name) =>
     listOf(config, name).includes(entryOf(config, name, address, pooled)),
   );
-  const { path, isDone, line } = writeAddress(call, config, address, { classes, pooled });
+  const { path, isDone, line, moved } = writeAddress(call, config, address, { classes, pooled });
   const lines = [
     `joined the ${classes.join(" and ")} vault at ${address} as ${credential.name}; certificate and token are in ${folder}`,
     line,
+    ...moved,
     isKnown
       ? "a running sidecar uses the new token when it next connects, within seconds"
       : `a sidecar that runs now uses the vault once it starts again: ${RESTART_SIDECAR}`,

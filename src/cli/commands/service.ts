@@ -17,7 +17,7 @@ import {
   stateOf,
   stopCommands,
 } from "../service/service-manager.ts";
-import { SERVICES, servicePath, serviceText } from "../service/service-units.ts";
+import { hiddenOf, SERVICES, servicePath, serviceText } from "../service/service-units.ts";
 import type { Manager, Scope, Service, ServiceName } from "../service/service-units.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
@@ -169,7 +169,7 @@ const invoker = (env: Environment): string => env["SUDO_USER"] ?? "root";
 
 /** Throws SYSTEM for paths in home folders or /tmp, because a system vault sees neither. */
 export function checkReach(paths: readonly string[]): void {
-  const hidden = paths.find((path) => /^\/(?:home|root|run\/user|tmp|var\/tmp)\//.test(path));
+  const hidden = hiddenOf(paths);
   if (hidden === undefined) return;
   const fix = "install tierKV and keep its configuration below /opt, /usr/local or /etc";
   const reason = `${hidden}: a service of the machine sees neither home folders nor /tmp; ${fix}, or add --user`;

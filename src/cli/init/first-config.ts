@@ -63,10 +63,10 @@ export function firstConfig({ machine, address, dataDir, maxBytes }: FirstConfig
 }
 
 /** Returns the next steps, a line each; `path`: where the file was written. */
-export function nextSteps(machine: Machine, path: string): string[] {
+export function nextSteps(machine: Machine, path: string, serviceFlags: string): string[] {
   if (machine === "vault") {
     return [
-      `tierkv vault --config ${path}    # or as a service: tierkv service install vault --config ${path}`,
+      `tierkv vault --config ${path}    # or as a service: tierkv service install vault${serviceFlags} --config ${path}`,
       "It prints a `tierkv join` line: run that on the engine's machine.",
     ];
   }

@@ -16,7 +16,7 @@ import { Book } from "../../discovery/book.ts";
 import { VAULT_SERVER_NAME } from "../../wire/security.ts";
 import { vaultService } from "../../wire/service.ts";
 import type { Call } from "../shell/call.ts";
-import { describeWritten, listOf, writeVaults } from "../vaults/vault-lists.ts";
+import { describeWritten, listOf, remarkOnMoved, writeVaults } from "../vaults/vault-lists.ts";
 import type { Written } from "../vaults/vault-lists.ts";
 import type { Invitation } from "./join-code.ts";
 
@@ -112,14 +112,15 @@ export function writeAddress(
   config: Config,
   address: string,
   { classes, pooled }: { classes: readonly RecordClass[]; pooled: readonly string[] | null },
-): Written & { line: string } {
+): Written & { line: string; moved: string[] } {
   const entries = classes.map((name) => {
     const entry = entryOf(config, name, address, pooled);
     return [name, withJoined(config, name, entry, pooled ?? [])] as const;
   });
   const lists = Object.fromEntries(entries);
   const written = writeVaults(call, config, lists);
-  return { ...written, line: describeWritten(written, lists) };
+  const moved = remarkOnMoved(config, lists);
+  return { ...written, line: describeWritten(written, lists), moved };
 }
 
 /** Adds the address to the list; replaces a single entry that cannot be reached, because it was a guess of this address. */

@@ -71,6 +71,11 @@ const VAULT_SYSTEM: Lines = [
 export const unitName = (name: ServiceName): string => `tierkv-${name}.service`;
 export const label = (name: ServiceName): string => `tierkv.${name}`;
 
+/** Returns the first path in a home folder or /tmp, neither of which a service of the machine sees. */
+export function hiddenOf(paths: readonly string[]): string | undefined {
+  return paths.find((path) => /^\/(?:home|root|run\/user|tmp|var\/tmp)\//.test(path));
+}
+
 /** Path where the manager reads the service's file. */
 export function servicePath(
   { name, scope, manager, home }: Pick<Service, "name" | "scope" | "manager" | "home">,

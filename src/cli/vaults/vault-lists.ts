@@ -13,6 +13,7 @@ import { RECORD_CLASSES } from "../../base/block.ts";
 import type { RecordClass } from "../../base/block.ts";
 import { makeDirectory } from "../../base/directory.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { isNames } from "../../base/hosts.ts";
 import { SHARE_SAMPLES } from "../../base/limits/pool.ts";
 import { showShare } from "../../base/text.ts";
 import { randomId } from "../../base/time.ts";
@@ -119,7 +120,7 @@ export function changeList(call: Call, only: RecordClass | undefined, isAdded: b
   call.print({ classes, vaults: after, moved, path, isDone }, [
     describeWritten(written, lists),
     ...remarkOnJoining(config, isAdded ? address : null),
-    ...movedFrom(before, moved),
+    ...movedFrom(before, moved, isAdded),
     ...remarkOn(config, lists),
     ...remarkOnStates(config, isAdded && only === undefined ? address : null),
     "write the same on all machines of the pool, and start running sidecars again",
@@ -166,8 +167,21 @@ function changedList(
   throw wrong(`it is the only one: take ${key} out of ${config.path ?? "the file"}`);
 }
 
-const movedFrom = (before: readonly string[], moved: number): string[] =>
-  before.length === 0 ? [] : [describeMoved(moved)];
+/** Returns a line about the blocks that change their vault where a list of vaults grows; none where the list names a pool. */
+export function remarkOnMoved(
+  config: Config,
+  lists: Partial<Record<RecordClass, readonly string[]>>,
+): string[] {
+  const { kv: after = [] } = lists;
+  const before = listOf(config, "kv");
+  if (after.length <= before.length || after.some(isNames)) return [];
+  return movedFrom(before, movedShare(before, after, cutOf("kv")), true);
+}
+
+const movedFrom = (before: readonly string[], moved: number, isAdded: boolean): string[] =>
+  before.length === 0 ? [] : [describeMoved(moved) + (isAdded ? AGAIN : "")];
+
+const AGAIN = "; engines compute those once more, and the new vault stores them";
 
 const describeMoved = (moved: number): string =>
   `about ${showShare(moved)} of all blocks change their vault, if all vaults are of one size`;

@@ -28,7 +28,7 @@ export interface EngineStatus {
   naming: NamingState;
   /** Worker ranks of the engine. */
   world: number;
-  /** True on a CPU with AMX tiles, where a small first step may kill vLLM. */
+  /** True on a CPU with AMX tiles until the engine has computed a step of 64 tokens: before, a small step may kill vLLM. */
   hasAmxTiles: boolean;
   /** Worker ranks that are connected. */
   workers: number;
@@ -87,12 +87,9 @@ export function fidelityOf(
 /** Returns the fields that an engine's connection gave in its hello. */
 export function saidBy(
   hello: Hello,
-): Pick<
-  EngineStatus,
-  "id" | "kind" | "software" | "pid" | "events" | "replays" | "world" | "hasAmxTiles"
-> {
-  const { engine: id, kind, vllm: software, pid, events, replays, world, hasAmxTiles } = hello;
-  return { id, kind, software, pid, events, replays, world, hasAmxTiles };
+): Pick<EngineStatus, "id" | "kind" | "software" | "pid" | "events" | "replays" | "world"> {
+  const { engine: id, kind, vllm: software, pid, events, replays, world } = hello;
+  return { id, kind, software, pid, events, replays, world };
 }
 
 export function arenaStatusOf(

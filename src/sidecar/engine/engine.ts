@@ -2,7 +2,7 @@
 import { Arena } from "../../arena/arena.ts";
 import { planArena } from "../../arena/sizing.ts";
 import type { RecordClass } from "../../base/block.ts";
-import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../base/limits/general.ts";
+import { AMX_FIRST_TOKENS, ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import { randomId } from "../../base/time.ts";
 import type { Takes } from "../../client/flush-feed.ts";
@@ -92,6 +92,8 @@ export class Engine {
   #hello: Hello;
   #isRestoring = false;
   #isRetired = false;
+  /** Whether a step has computed enough tokens for the kernel to grant AMX tiles. */
+  #hasTiles = false;
 
   constructor(
     hello: Hello,
@@ -240,6 +242,7 @@ export class Engine {
   /** Learns from the engine's measured steps, and reports a new shortest prompt. */
   learn(steps: readonly Step[]): void {
     if (steps.length === 0) return;
+    this.#hasTiles ||= steps.some(({ tokens }) => tokens >= AMX_FIRST_TOKENS);
     const tokensMin = this.#stage?.costs.learn(steps) ?? 0;
     if (tokensMin === this.#tokensMin) return;
     this.#tokensMin = tokensMin;
@@ -296,6 +299,7 @@ export class Engine {
     const stage = this.#stage;
     return {
       ...saidBy(this.#hello),
+      hasAmxTiles: this.#hello.hasAmxTiles && !this.#hasTiles,
       model: this.#model,
       namespace: this.#restorer.namespace?.toString("hex").slice(0, 16) ?? null,
       naming: this.naming,

@@ -5,6 +5,7 @@ import { AUDIT_TIMEOUT_MS } from "../../base/limits/again.ts";
 import type { Logger } from "../../base/log.ts";
 import { newSidecarCounters } from "../../base/metrics.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
+import { NO_VAULT } from "../../pool/placement.ts";
 import type { Audit, SidecarMessage } from "../socket/messages.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { LookupGates } from "../vaults/vaults.ts";
@@ -20,7 +21,10 @@ export interface AuditContext {
 }
 
 /** Placement of an audit: its blocks form no prompt, so their positions name no vault, and every vault is asked. */
-const ALONE = { placesOf: () => ({ owners: new Uint8Array(0), others: [] }) };
+const ALONE = {
+  placesOf: () => ({ owners: new Uint8Array(0), others: [] }),
+  ownerInPeace: () => NO_VAULT,
+};
 
 /** Returns the answer, and never fails. A silent vault counts as holding nothing, as does a quarantined namespace. */
 export async function audit({ n, groups }: Audit, context: AuditContext): Promise<SidecarMessage> {

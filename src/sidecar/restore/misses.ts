@@ -4,7 +4,7 @@ import type { Namespace, RecordClass } from "../../base/block.ts";
 import { blockKey } from "../../base/key-text.ts";
 import type { MissReason } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
-import type { Pools } from "../vaults/pools.ts";
+import type { Pool, Pools } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 import type { LookupAnswer, LookupGroup } from "./lookup-answer.ts";
 
@@ -131,12 +131,14 @@ export function isUnbroken(held: Buffer, count: number): boolean {
   return leadingBits(held, count) === countBits(held, count);
 }
 
-/** Counts holes at the vaults that own them, for groups whose blocks need all blocks before them. */
+/**
+ * Counts holes at the vaults that own them, for groups whose blocks need all blocks before them. A vault that stands in for one that
+ * is down has none of its blocks, and no hole.
+ */
 export function countHoles(
   { class: recordClass, hashes, tail = 0 }: { class: RecordClass; hashes: Buffer; tail?: number },
   held: Buffer | undefined,
-  { owners }: { owners: Uint8Array },
-  { gates }: { gates: LookupGates },
+  { gates, pools }: { gates: LookupGates; pools: Record<RecordClass, Pick<Pool, "ownerInPeace">> },
   silent: ReadonlySet<LookupGate>,
 ): void {
   if (held === undefined || recordClass === "ssm" || tail > 0) return;
@@ -144,7 +146,7 @@ export function countHoles(
   for (let index = hashes.length / HASH_BYTES - 1; index >= 0; index -= 1) {
     if (hasBit(held, index)) isBehind = true;
     else if (isBehind) {
-      const gate = gates[recordClass][owners[index] ?? 0];
+      const gate = gates[recordClass][pools[recordClass].ownerInPeace(hashes, index)];
       if (gate !== undefined && !silent.has(gate) && gate.state !== "down") gate.holes += 1;
     }
   }

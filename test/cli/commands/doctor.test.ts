@@ -85,7 +85,7 @@ test("the last line says what to do next", () => {
   const unknown = outlook([{ ...FORECAST[0]!, computeMs: null }], link(1e9));
   expect(nextStep({ ...well, engines: [unknown] })).toContain("answer a few prompts");
   expect(nextStep({ ...well, engines: [outlook(FORECAST, link(1e6))] })).toContain("tierkv plan");
-  expect(nextStep(well)).toContain("send a prompt again");
+  expect(nextStep(well)).toContain("send prompts again");
   expect(nextStep({ ...well, engines: [seen] })).toContain("tierkv top");
   expect(nextStep({ ...well, engines: [], isUntold: true })).toContain("tierkv top");
 });

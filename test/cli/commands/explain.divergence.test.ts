@@ -124,6 +124,8 @@ test.each<[cause: string, Partial<Divergence>, DivergenceText]>([
     changed("You are ", "a poet", "a clerk", "<|start_header_id|>system<|end_header_id|>"),
   ],
   ["unknown", { gone: 0, come: 0, same: 0 }, changed("What is ", "love", "a vault")],
+  ["end", { at: 2330, gone: 0, come: 0, same: 0 }, changed("What is ", "love", "a vault")],
+  ["unknown", { at: 2100, gone: 0, come: 0, same: 0 }, changed("What is ", "love", "a vault")],
   ["salt", { what: "salt" }, changed("", "", "")],
   ["picture", { what: "picture" }, changed("", "", "")],
 ])("the cause %s is told by the text", (cause, more, text) => {

@@ -50,6 +50,9 @@ test("a vault listens where other machines reach it, and the next command starts
   expect([cluster.role, vault.listen.text]).toEqual(["cold", "192.168.1.10:50051"]);
   expect(vault.dataDir).toBe("/var/lib/t k");
   expect(stdout).toContain(`tierkv vault --config ${path}`);
+  // Root's service of the machine would not see a file below /tmp.
+  const flag = process.getuid?.() === 0 ? " --user" : "";
+  expect(stdout).toContain(`tierkv service install vault${flag} --config ${path}`);
 });
 
 test("a machine of both kinds keeps blocks on a disk, and every commented key is one that the program takes", async () => {

@@ -66,6 +66,7 @@ async function countsOf(
   before: readonly number[] | undefined,
   held: readonly (readonly number[] | null)[],
   tail = 0,
+  inPeace: readonly number[] = owners,
 ): Promise<[holes: number, moved: number][]> {
   const kv = held.map((of) => gateOf(of));
   const old = before === undefined ? undefined : Uint8Array.from(before);
@@ -76,9 +77,10 @@ async function countsOf(
   };
   const gates: LookupGates = { kv, ssm: [] };
   const placesOf = (): typeof places => places;
+  const ownerInPeace = (_hashes: Buffer, index: number): number => inPeace[index] ?? NO_VAULT;
   await lookUp([{ group: 0, class: "kv", hashes: HASHES, tail }], {
     ...CONTEXT,
-    pools: { kv: { placesOf }, ssm: { placesOf } },
+    pools: { kv: { placesOf, ownerInPeace }, ssm: { placesOf, ownerInPeace } },
     gates,
   });
   return kv.map(({ holes, moved }) => [holes, moved]);
@@ -111,6 +113,12 @@ test("a vault that does not answer has no holes, nor have windows, of which only
   expect(await countsOf(OWNERS, undefined, [[6, 7], [], []], 2)).toEqual(NOTHING);
 });
 
+test("a vault that stands in for one that is down has no holes of its blocks", async () => {
+  const standsIn = OWNERS.map((owner) => (owner === 1 ? 2 : owner));
+  const held = [[0, 1, 6, 7], null, [4, 5]];
+  expect(await countsOf(standsIn, undefined, held, 0, OWNERS)).toEqual(NOTHING);
+});
+
 test("a block found at an earlier owner has moved, unless today's owner has it, too", async () => {
   const none = NO_VAULT;
   const before = [none, none, 0, 0, none, none, 1, 2];
@@ -135,9 +143,10 @@ test("F106 of two vaults that hold a block, the one without an archive read serv
     const kv = [gateOf(all, isFirstFar), gateOf(all, !isFirstFar)];
     const [owners, other] = [0, 1].map((of) => new Uint8Array(COUNT).fill(of));
     const placesOf = () => ({ owners: owners!, others: [other!] });
+    const ownerInPeace = (): number => 0;
     const answer = await lookUp([{ group: 0, class: "kv", hashes: HASHES }], {
       ...CONTEXT,
-      pools: { kv: { placesOf }, ssm: { placesOf } },
+      pools: { kv: { placesOf, ownerInPeace }, ssm: { placesOf, ownerInPeace } },
       gates: { kv, ssm: [] },
     });
     const second = 1 - vault;
@@ -149,9 +158,10 @@ test("F106 of two vaults that hold a block, the one without an archive read serv
 test("neighbours that one vault offers alike share an offer, and all blocks are covered, held or not", async () => {
   const kv = [gateOf([0, 1, 6]), gateOf([2]), gateOf([4, 5], true)];
   const placesOf = () => ({ owners: Uint8Array.from(OWNERS), others: [] });
+  const ownerInPeace = (_hashes: Buffer, index: number): number => OWNERS[index] ?? NO_VAULT;
   const { groups } = await lookUp([{ group: 0, class: "kv", hashes: HASHES }], {
     ...CONTEXT,
-    pools: { kv: { placesOf }, ssm: { placesOf } },
+    pools: { kv: { placesOf, ownerInPeace }, ssm: { placesOf, ownerInPeace } },
     gates: { kv, ssm: [] },
   });
   expect([...groups[0]!.held]).toEqual([0b0111_0111]);
