@@ -103,6 +103,7 @@ function unknownWord(program: Command, argv: readonly string[]): string | null {
   const isHelp = argv[0] === "help" || argv.some((word) => word === "--help" || word === "-h");
   let command = program;
   for (const word of isHelp ? operandsOf(argv) : []) {
+    if (word === "help") return null;
     if (command.commands.length === 0) {
       const line = helpLine(program, argv);
       return argv[0] === "help"

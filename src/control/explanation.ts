@@ -131,7 +131,11 @@ function fetching(account: Explained): string {
   const isEmpty = (heldTokens ?? 0) <= startTokens && (placedTokens ?? 0) <= startTokens;
   // The time of a fetch of nothing is that of the look-up's end.
   const isNothing = end === "end_of_hit" || (end !== null && actual.fetch === null);
-  if (isEmpty && isNothing) return "no more held than the engine has, nothing fetched";
+  if (isEmpty && isNothing) {
+    const isUnknown = heldTokens === null && actual.lookup === null;
+    const held = isUnknown ? "the look-up had not ended" : "no more held than the engine has";
+    return `${held}, nothing fetched`;
+  }
   const time = `${shown(actual.fetch)}, ${foretold(predicted.fetch)}`;
   return `${time}; ${end === null ? "not ended yet" : ENDS[end]}, ${placed(account)}`;
 }

@@ -91,6 +91,11 @@ test.each([
 test.each([
   [["-h"], ["--help"]],
   [["help"], ["--help"]],
+  [["help", "help"], ["--help"]],
+  [
+    ["session", "help", "--help"],
+    ["session", "--help"],
+  ],
   [
     ["help", "vault"],
     ["vault", "--help"],

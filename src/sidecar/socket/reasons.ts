@@ -80,7 +80,7 @@ const DECISION_TEXTS = {
   always: "[restore] when = always",
   handed_over: "another engine computed it for this one",
   nothing_held: "nothing beyond the engine's own cache is held",
-  slower: "computing the rest answered sooner, so the restore was stopped",
+  slower: "computing the rest answered sooner, so the look-up or the restore was stopped",
   no_slot: "shared memory had no room for it",
   deadline: "[restore] wait_ms had passed",
   bad_records: "a record did not verify",

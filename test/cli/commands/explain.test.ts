@@ -82,6 +82,31 @@ test("a prompt of which nothing is held has no rows of what did not happen", () 
   ]);
 });
 
+test("a look-up that was stopped says nothing about what is held", () => {
+  const none = { lookup: null, fetch: null, load: null, compute: null, recompute: null };
+  const stopped: Account = {
+    ...ACCOUNT,
+    heldTokens: null,
+    chosenTokens: null,
+    placedTokens: null,
+    loadedTokens: 0,
+    fetched: { vault: 0, shared: 0 },
+    choice: "undecided",
+    why: "",
+    miss: null,
+    end: "slower",
+    predicted: none,
+    actual: none,
+    saved: null,
+  };
+  expect(explained(stopped).slice(1)).toEqual([
+    "  undecided: computing the rest answered sooner, so the look-up or the restore was stopped",
+    "  asked:   320 tokens, the engine held 0; look-up -",
+    "  fetch:   the look-up had not ended, nothing fetched",
+    "  block:   ab, the last one looked up",
+  ]);
+});
+
 test("a load that brought less than was chosen is not called loaded", () => {
   const cut = { ...ACCOUNT, end: "vault_down", placedTokens: 64, loadedTokens: 0 } as const;
   const text = explained(cut).join("\n");
