@@ -86,8 +86,9 @@ for (const target of targets) {
     say(`core: compiling for ${target.name}`);
     compile(target, addon, compiler);
   }
-  say(`wheel and npm package: packing for ${target.name}`);
+  say(`wheel: packing for ${target.name}, some seconds`);
   makeWheel({ target, program, addon, folder, python });
+  say(`npm package: packing for ${target.name}, some seconds`);
   makePlatformPackage({ target, addon, folder, manifest: manifest() });
   if (compiler !== null) rmSync(addon);
 }
