@@ -319,7 +319,8 @@ function isNothing({ records, sidecars, error }: Flushed): boolean {
 function describe(flushed: Flushed): string[] {
   const { target, address, records, bytes, diskBytes, error, later } = flushed;
   if (later) return [`${error}; the other vaults of its pool tell it of the flush when it is back`];
-  if (error !== null) return [`nothing dropped: ${error}; its records stay until it is flushed`];
+  if (error !== null)
+    return [`${error}; it dropped nothing, and its records stay until it is flushed`];
   if (storeKind(address) === "s3") return [`${target} at ${address}: ${records} objects removed`];
   if (storeKind(address) !== null) {
     if (flushed.unknownModel) return [`${target} at ${address}: nothing dropped`];

@@ -14,6 +14,12 @@ export function isPooled({ cluster, vault }: Config): boolean {
   return [...cluster.kvCold, ...cluster.ssmCold].some(({ text }) => sourceOf(text) === "pool");
 }
 
+/** What to do where a pool has no other vault. */
+const ALONE = {
+  added: "start another vault with [vault] pool_key and peers",
+  removed: "to end the pool, stop the vault",
+} as const;
+
 /** Runs `tierkv vaults add|remove` where vaults keep the list: notifies one of them, which tells the others. */
 export async function changePool(call: Call, config: Config, isAdded: boolean): Promise<void> {
   const [address = ""] = call.args;
@@ -22,7 +28,7 @@ export async function changePool(call: Call, config: Config, isAdded: boolean): 
     (target) => target.address !== address && (target.isOwn || target.listed !== undefined),
   );
   let failure: TierkvError = new TierkvError("USAGE", {
-    reason: `no vault of the pool but ${shown}`,
+    reason: `this machine knows no other vault of the pool than ${shown}, and a pool's list changes at another vault of it: ${ALONE[isAdded ? "added" : "removed"]}`,
   });
   for (const target of told) {
     try {
