@@ -30,9 +30,8 @@ const REASON_MAX = 400;
 
 /** Returns "name: reason", the reason on one line and cut; the name alone where no reason is known. */
 function withReason(name, reason) {
-  const line = stripVTControlCharacters(reason ?? "")
-    .replaceAll(/\s+/g, " ")
-    .trim();
+  const [told = ""] = stripVTControlCharacters(reason ?? "").split(/\n\s+at /);
+  const line = told.replaceAll(/\s+/g, " ").trim();
   return line === "" ? name : `${name}: ${line.slice(0, REASON_MAX)}`;
 }
 

@@ -67,7 +67,11 @@ export async function runCommandLine(
     if (error instanceof CommanderError) {
       if (error.exitCode === 0) return EXIT_OK;
       // Without a command commander has shown help already.
-      if (error.code === "commander.help") return EXIT_USAGE;
+      if (error.code === "commander.help") {
+        const reason = `the command is missing; ${helpLine(program, argv)}`;
+        if (isJson) io.out(errorDocument(new TierkvError("USAGE", { reason })));
+        return EXIT_USAGE;
+      }
       return fail(usageError(error, helpLine(program, argv)), isJson, io);
     }
     return fail(toTierkvError(error), isJson, io);
@@ -83,7 +87,13 @@ function asTyped(argv: readonly string[]): readonly string[] {
   const [only = ""] = others;
   if (others.length === 1 && VERSION_OPTIONS.includes(only))
     return ["version", ...argv.filter((word) => word === "--json")];
-  return argv[0] === "help" && argv.length > 1 ? [...argv.slice(1), "--help"] : argv;
+  const at = helpAt(argv);
+  return at >= 0 && wordsOf(argv).length > 1 ? [...argv.toSpliced(at, 1), "--help"] : argv;
+}
+
+/** Returns the place of the command `help`, which common options may precede; -1: another command. */
+function helpAt(argv: readonly string[]): number {
+  return wordsOf(argv)[0] === "help" ? argv.indexOf("help") : -1;
 }
 
 /** Returns the command line that shows the help of the command that was meant. */
@@ -100,15 +110,14 @@ function helpLine(program: Command, argv: readonly string[]): string {
 
 /** Returns what is wrong with a request for help on a command that there is not, which commander answers with all help. */
 function unknownWord(program: Command, argv: readonly string[]): string | null {
-  const isHelp = argv[0] === "help" || argv.some((word) => word === "--help" || word === "-h");
+  const isCommand = helpAt(argv) >= 0;
+  const isHelp = isCommand || argv.some((word) => word === "--help" || word === "-h");
   let command = program;
   for (const word of isHelp ? operandsOf(argv) : []) {
     if (word === "help") return null;
     if (command.commands.length === 0) {
       const line = helpLine(program, argv);
-      return argv[0] === "help"
-        ? `${command.name()} has no command '${word.slice(0, 100)}'; ${line}`
-        : null;
+      return isCommand ? `${command.name()} has no command '${word.slice(0, 100)}'; ${line}` : null;
     }
     const child = command.commands.find((one) => one.name() === word);
     if (child === undefined) {
@@ -123,8 +132,13 @@ function unknownWord(program: Command, argv: readonly string[]): string | null {
 }
 
 /** Returns the words of a command line that are no options, and no values of the options of all commands. */
+function wordsOf(argv: readonly string[]): string[] {
+  return argv.filter((word, at) => !word.startsWith("-") && argv[at - 1] !== "--config");
+}
+
+/** Returns the same without the command `help`. */
 function operandsOf(argv: readonly string[]): string[] {
-  const words = argv.filter((word, at) => !word.startsWith("-") && argv[at - 1] !== "--config");
+  const words = wordsOf(argv);
   return words[0] === "help" ? words.slice(1) : words;
 }
 
@@ -146,13 +160,18 @@ function shownSafely(io: Io): Io {
 /** Prints the error in one line, or logs it where the command has a log; with --json also as a result. Returns the exit code. */
 export function fail(error: TierkvError, isJson: boolean, io: Io): number {
   const { code, message, details, exitCode } = error;
-  if (isJson) io.out(JSON.stringify({ schema: JSON_SCHEMA, error: { code, message, ...details } }));
+  if (isJson) io.out(errorDocument(error));
   const { logName } = io;
   const isPlain = logName === undefined || process.stderr.isTTY;
   io.err(
     isPlain ? `tierkv: ${message} (${code})` : fatalLine(logName, { code, ...details }, message),
   );
   return exitCode;
+}
+
+/** Returns a failed command's JSON document. */
+function errorDocument({ code, message, details }: TierkvError): string {
+  return JSON.stringify({ schema: JSON_SCHEMA, error: { code, message, ...details } });
 }
 
 function usageError(error: CommanderError, help: string): TierkvError {

@@ -111,12 +111,21 @@ test("what failed is named with its reason, whatever the runner", () => {
     "a",
   ]);
   const testResults = [
-    { name: "broken.ts", status: "failed", message: "no such\nimport", assertionResults: [] },
+    {
+      name: "broken.ts",
+      status: "failed",
+      message: "no such\nimport\n    at file.ts:1:1",
+      assertionResults: [],
+    },
     {
       name: "red.ts",
       status: "failed",
       assertionResults: [
-        { status: "failed", fullName: "it holds", failureMessages: ["y".repeat(500)] },
+        {
+          status: "failed",
+          fullName: "it holds",
+          failureMessages: [`${"y".repeat(500)}\n    at file.ts:1:1`],
+        },
         { status: "passed", fullName: "it ends" },
       ],
     },

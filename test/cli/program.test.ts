@@ -80,6 +80,17 @@ test.each([[["--version"]], [["-V"]], [["version"]]])("%j is that of the package
 });
 
 test.each([
+  [["--json", "help", "nosuch"], "unknown command 'nosuch'; see `tierkv --help`"],
+  [["session", "--json"], "the command is missing; see `tierkv session --help`"],
+  [["--json"], "the command is missing; see `tierkv --help`"],
+])("%j prints its error as JSON", async (argv, message) => {
+  const { exitCode, stdout } = await runInside(argv);
+  const { error } = JSON.parse(stdout) as { error: { code: string; message: string } };
+  expect([exitCode, error.code]).toEqual([2, "USAGE"]);
+  expect(error.message).toContain(message);
+});
+
+test.each([
   ["--json", "--version"],
   ["-V", "--json"],
   ["version", "--json"],
@@ -92,6 +103,10 @@ test.each([
   [["-h"], ["--help"]],
   [["help"], ["--help"]],
   [["help", "help"], ["--help"]],
+  [
+    ["--json", "help", "vault"],
+    ["vault", "--help"],
+  ],
   [
     ["session", "help", "--help"],
     ["session", "--help"],

@@ -14,7 +14,7 @@ export function isPooled({ cluster, vault }: Config): boolean {
   return [...cluster.kvCold, ...cluster.ssmCold].some(({ text }) => sourceOf(text) === "pool");
 }
 
-/** What to do where a pool has no other vault. */
+/** Next step where a pool has no other vault. */
 const ALONE = {
   added: "start another vault with [vault] pool_key and peers",
   removed: "to end the pool, stop the vault",

@@ -84,12 +84,17 @@ export function fidelityOf(
   return { codec, why, certificate, identity, dtype };
 }
 
-/** Returns the fields that an engine's connection gave in its hello. */
+/** Returns the fields that an engine's connection gave in its hello; `hasTiles`: its kernel has granted AMX tiles since. */
 export function saidBy(
   hello: Hello,
-): Pick<EngineStatus, "id" | "kind" | "software" | "pid" | "events" | "replays" | "world"> {
+  hasTiles: boolean,
+): Pick<
+  EngineStatus,
+  "id" | "kind" | "software" | "pid" | "events" | "replays" | "world" | "hasAmxTiles"
+> {
   const { engine: id, kind, vllm: software, pid, events, replays, world } = hello;
-  return { id, kind, software, pid, events, replays, world };
+  const hasAmxTiles = hello.hasAmxTiles && !hasTiles;
+  return { id, kind, software, pid, events, replays, world, hasAmxTiles };
 }
 
 export function arenaStatusOf(

@@ -298,8 +298,7 @@ export class Engine {
   status(): EngineStatus {
     const stage = this.#stage;
     return {
-      ...saidBy(this.#hello),
-      hasAmxTiles: this.#hello.hasAmxTiles && !this.#hasTiles,
+      ...saidBy(this.#hello, this.#hasTiles),
       model: this.#model,
       namespace: this.#restorer.namespace?.toString("hex").slice(0, 16) ?? null,
       naming: this.naming,
