@@ -10,7 +10,7 @@ import { nowMs } from "../../base/time.ts";
 
 const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
 const GONE =
-  "its directory was removed, emptied or replaced, so that new records are lost at the next start; start the vault again";
+  "its directory was removed, emptied or replaced, so that new records are lost at the next start: stop the vault, put the directory back or an empty one in its place, and start the vault";
 const TOO_MANY =
   "it has had records of 65,536 namespaces since the vault started, and keeps records of further namespaces in memory only; start the vault again";
 const TEST_DISK =
