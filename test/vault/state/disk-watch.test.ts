@@ -130,7 +130,9 @@ test("says once that the directory is another one, or gone, and goes on saying s
   const [, gone, ...more] = lines;
   expect(more).toEqual([]);
   expect(gone).toMatchObject({ level: "error", dataDir });
-  expect(gone!["msg"]).toMatch(/no more records: its directory was removed.*start the vault again/);
+  expect(gone!["msg"]).toMatch(
+    /no more records: its directory was removed.*an empty one in its place, and start the vault/,
+  );
 });
 
 test("counts at the end what was never written, and says nothing where all was", () => {
