@@ -56,6 +56,8 @@ class Scene:
     tool: Path
     engines: list[int]
     seconds: float
+    #: Length of the load before the first that counts.
+    warm_s: float
 
 
 def free_port() -> int:
@@ -103,7 +105,7 @@ def load(scene: Scene, url: str, mode: str, connections: int, seconds: float) ->
 def measure(scene: Scene, name: str, port: int, pid: int | None) -> Iterator[Row]:
     """Prints and yields a row for each load."""
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
-    load(scene, url, "fast", 8, 2)
+    load(scene, url, "fast", 8, scene.warm_s)
     for mode, connections, share in LOADS:
         before = cpu_seconds(pid) if pid is not None else 0.0
         if pid is not None:
@@ -167,6 +169,9 @@ def routers(scene: Scene) -> Iterator[tuple[str, int, list[str], dict[str, str]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=8, help="of each load")
+    parser.add_argument(
+        "--warm", type=float, default=2, help="seconds of load before the first that counts"
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="renew the table of the docs")
     parser.add_argument("--only", default="", help="routers whose name has this text")
@@ -178,7 +183,9 @@ def main() -> None:
         subprocess.run(["go", "build", "-o", tool, "."], cwd=HERE, check=True)
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
         subprocess.run([folder / "venv/bin/pip", "install", "-q", *PACKAGES], check=True)
-        scene = Scene(folder, tool, [free_port() for _ in range(ENGINES)], options.seconds)
+        scene = Scene(
+            folder, tool, [free_port() for _ in range(ENGINES)], options.seconds, options.warm
+        )
         for engine in scene.engines:
             argv = [*OTHERS, str(tool), "engine", str(engine)]
             stack.enter_context(running(scene, argv, GOMAXPROCS="1"))

@@ -16,7 +16,7 @@ interface InitOptions {
   machine?: Machine;
   listen?: string;
   dataDir?: string;
-  output: string;
+  output?: string;
 }
 
 const VAULT_PORT = 50_051;
@@ -40,7 +40,7 @@ export function addInit(program: Command): void {
     )
     .option("--listen <host:port>", "address at which other machines reach a vault")
     .option("--data-dir <path>", "folder for records on a disk (default: memory only)")
-    .option("--output <path>", "file to write", "tierkv.toml")
+    .option("--output <path>", "file to write (default: that of --config, or tierkv.toml)")
     .example("tierkv init --machine vault --listen 192.168.1.10:50051")
     .does(init);
 }
@@ -53,7 +53,7 @@ function serviceFlags(path: string): string {
 
 async function init(call: Call<InitOptions>): Promise<void> {
   const { options } = call;
-  const path = resolve(options.output);
+  const path = resolve(options.output ?? call.configPath ?? "tierkv.toml");
   if (existsSync(path)) {
     const reason = statSync(path).isDirectory()
       ? `${path} is a folder: name a file in it, like --output ${join(path, "tierkv.toml")}`

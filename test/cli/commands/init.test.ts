@@ -103,6 +103,12 @@ test.each([
   expect(stderr).toContain(says);
 });
 
+test("without --output the file is that of --config", async () => {
+  const path = join(testDirectory(), "other.toml");
+  const { exitCode } = await runInside(["--config", path, "init", "--machine", "engine"]);
+  expect([exitCode, read(path).cluster.role]).toEqual([0, "inference"]);
+});
+
 test("a file that is there is left alone", async () => {
   const path = join(testDirectory(), "tierkv.toml");
   writeFileSync(path, "# mine\n");
