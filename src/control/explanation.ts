@@ -66,7 +66,7 @@ function rowsOf(account: Explained, reason: string): Row[] {
       "a prompt that has come back, or of a session: saved before other new prompts",
     ],
     ["held", heldTokens !== null, `${heldTokens} tokens${missing}`],
-    ["pool", gap !== null, showGap(gap)],
+    ["pool", gap !== null, showGap(gap, reason)],
     ["room", windows > 1, `larger than shared memory: its blocks come in ${windows} windows`],
     ["room", roomTokens !== null, `shared memory holds ${roomTokens} of them: ${ROOM_FIX}`],
     ["fetch", true, fetching(account)],
@@ -84,12 +84,14 @@ function rowsOf(account: Explained, reason: string): Row[] {
   ];
 }
 
-const showGap = (gap: Explained["gap"]): string =>
-  gap === null
-    ? ""
-    : `the first missing block belongs to ${gap.vault}; ${gap.behind} blocks behind it are held${gap.behind > 0 ? GAP_CAUSE : ""}`;
+function showGap(gap: Explained["gap"], reason: string): string {
+  if (gap === null) return "";
+  const isMoved = gap.behind > 0 && reason === "never_stored";
+  const behind = `${gap.behind} blocks behind it are held${isMoved ? GAP_CAUSE : ""}`;
+  return `the first missing block belongs to ${gap.vault}; ${behind}`;
+}
 
-/** A block's owner follows from the list of vaults; its former owner is not asked after the sidecar's restart. */
+/** Likely cause where nobody remembers that the block was stored: its former owner is not asked once the list has changed. */
 const GAP_CAUSE =
   " (a vault that joined the list owns part of the blocks, and has them once they are stored again)";
 

@@ -133,6 +133,20 @@ test("a request that goes on from another says that its blocks are saved first",
   );
 });
 
+test("a gap before held blocks that nobody stored is put down to a vault that joined", () => {
+  const gap = { vault: "a:1", behind: 188 };
+  const never = {
+    ...ACCOUNT,
+    gap,
+    choice: "recomputed",
+    why: "nothing_held",
+    placedTokens: 0,
+  } as const;
+  const joined = "188 blocks behind it are held (a vault that joined the list";
+  expect(explained({ ...never, miss: "never_stored" }).join("\n")).toContain(joined);
+  expect(explained({ ...never, miss: "vault_down" }).join("\n")).not.toContain(joined);
+});
+
 test("how many requests came before it is said where any did", () => {
   expect(explained(ACCOUNT).join("\n")).not.toContain("queue:");
   expect(explained({ ...ACCOUNT, ahead: 12 }).join("\n")).toContain("12 requests came before it");
