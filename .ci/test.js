@@ -23,7 +23,7 @@ const env = {
 };
 
 const USAGE = `usage: npm test [-- --only NAME,NAME]; npm run test:nightly [-- --only NAME,NAME]; npm run quick [-- ROOM ...]
-Runs all stages, or the named stages and checks; CONTRIBUTING.md describes them.`;
+Runs all stages, or the named stages and checks, which HACKING.md describes.`;
 
 /** Ends the program, whose call is wrong. */
 function refuse(text) {
