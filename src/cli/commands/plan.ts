@@ -208,7 +208,7 @@ async function planFor(
   };
 }
 
-/** Lengths of prompts to show: no longer than the engine takes. */
+/** Lengths of prompts to show: no longer than the engine or the model takes. */
 const promptsUpTo = (longest: number): number[] =>
   longest > (PROMPTS.at(-1) ?? 0)
     ? PROMPTS
@@ -228,7 +228,7 @@ function ofModel(shape: ModelShape, computeS: Weigher["computeS"], blockTokens: 
     stateBytes: shape.states?.bytes ?? 0,
     blocks: storedBlocks(shape, blockTokens),
     isMost: false,
-    longestTokens: Infinity,
+    longestTokens: shape.longestTokens ?? Infinity,
     engineBytes: (tokens) => engineBytes(shape, tokens),
     restoredBytes: (tokens) => restoredBytes(shape, tokens),
     computeS,

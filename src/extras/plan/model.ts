@@ -32,6 +32,8 @@ export interface ModelShape {
   full: Layers;
   windows: Windows | null;
   states: States | null;
+  /** Longest prompt; null: config.json names none, or scales positions. */
+  longestTokens: number | null;
 }
 
 export interface Reading {
@@ -104,7 +106,15 @@ export function readModel(text: string, path: string, reading: Reading): ModelSh
     full: layersOf(count("full")),
     windows: windows === 0 ? null : { tokens: windowTokens(inner), ...layersOf(windows) },
     states: states === 0 ? null : { layers: states, bytes: states * stateBytes(inner) },
+    longestTokens: longestOf(inner),
   };
+}
+
+/** Scaled positions reach further than `max_position_embeddings`, or not, by the kind of scaling. */
+function longestOf(fields: Fields): number | null {
+  const rope = fields.part("rope_scaling") ?? fields.part("rope_parameters");
+  const factor = rope?.number("factor") ?? null;
+  return factor === null ? fields.number("max_position_embeddings") : null;
 }
 
 function parse(text: string, path: string): Json {

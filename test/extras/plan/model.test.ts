@@ -160,6 +160,15 @@ test("Mamba 2 layers by their pattern; states are float32 where nothing else is 
   expect(read(NEMOTRON_H).full.layers).toBe(1);
 });
 
+test("the longest prompt is that of config.json, unless positions are scaled", () => {
+  const longest = (more: object): number | null =>
+    read({ ...LLAMA_8B, max_position_embeddings: 32_768, ...more }).longestTokens;
+  expect(longest({})).toBe(32_768);
+  expect(longest({ max_position_embeddings: undefined })).toBeNull();
+  expect(longest({ rope_scaling: { rope_type: "yarn", factor: 4 } })).toBeNull();
+  expect(longest({ rope_parameters: { rope_theta: 1e6, rope_type: "default" } })).toBe(32_768);
+});
+
 test("INT8 stores one byte a value, two for a vector's scale and a mean of K in 16 tokens; other layouts go as they are", () => {
   const int8: Reading = { valueBytes: null, isInt8: true };
   const token = 32 * 8 * (2 * 130 + 130 / 16);
