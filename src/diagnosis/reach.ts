@@ -154,6 +154,7 @@ async function overTls(address: string): Promise<Diagnosis | null> {
   const answer = await firstBytes(socket);
   if (await shakesHands(address)) return null;
   if (answer === "nothing") return SILENT;
+  if (answer === "closed") return { verdict: "no answer", reason: CLOSES, fix: SILENT_FIX };
   const reason = "it speaks in the clear, where this machine sends nothing";
   const fix = "start that vault without insecure_lan, or correct the address";
   return { verdict: "no TLS", reason, fix };

@@ -75,7 +75,10 @@ export function fromGrpcError(error: unknown, context: CallContext): TierkvError
 
 /** Adds a hint where a plaintext connection looks cut by a vault that speaks TLS. */
 function withHint(reason: string, status: GrpcStatus, { way }: CallContext): string {
-  const isCut = /Failed to connect|Connection dropped|ECONNRESET|socket hang up/.test(reason);
+  const isCut =
+    /Failed to connect|Connection dropped|ECONNRESET|socket hang up|connection was reset/.test(
+      reason,
+    );
   if (way !== "clear" || status !== GrpcStatus.UNAVAILABLE || !isCut) return reason;
   return `${reason}; if it is closed to strangers, run here the line that \`tierkv invite\` prints there`;
 }
@@ -97,6 +100,8 @@ function grpcDetails(error: unknown): string {
     error instanceof Error && "details" in error && typeof error.details === "string"
       ? error.details
       : String(error);
+  const words = CONNECTION_WORDS.find(([found]) => found.test(details));
+  if (words !== undefined) return words[1];
   // grpc-js wraps the useful part ("connect ECONNREFUSED 10.0.0.1:50051") in its own history.
   return details
     .replace(/\s*\n\s*/g, " ")
@@ -117,3 +122,13 @@ const CONNECT_TROUBLE: Readonly<Record<string, (port: string) => string>> = {
   ENETUNREACH: () => "this machine has no way to its network (ENETUNREACH)",
   ETIMEDOUT: () => "its host does not answer (ETIMEDOUT)",
 };
+
+/** Texts of Node and OpenSSL about a connection that failed, in words. */
+const CONNECTION_WORDS: readonly (readonly [RegExp, string])[] = [
+  [
+    /wrong version number|packet length too long/i,
+    "what listens there speaks no TLS: it is another program, or a vault with insecure_lan",
+  ],
+  [/before secure TLS connection was established/i, "the connection was closed before TLS began"],
+  [/\bread ECONNRESET\b/, "the connection was reset"],
+];

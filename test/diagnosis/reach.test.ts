@@ -145,6 +145,33 @@ test("a socket that closes at once is told for that", async () => {
   });
 });
 
+test.each([
+  ["closes", (socket: Socket): void => void socket.end()],
+  ["resets", (socket: Socket): void => void socket.once("data", () => socket.resetAndDestroy())],
+])("what %s a connection without a byte is not said to speak", async (_how, closes) => {
+  const server = createServer((socket) => {
+    socket.on("error", () => {});
+    closes(socket);
+  });
+  const port = await listening(server);
+  const { certPem } = certificate("server");
+  const security = {
+    caPem: Buffer.from(certPem),
+    serverName: "tierkv-vault",
+    certPem: null,
+    keyPem: null,
+    token: (): null => null,
+  };
+  const client = closeAfterTest(
+    new VaultClient({ address: `127.0.0.1:${port}`, name: "kv", logger, lanes: 0, security }),
+  );
+  await expect(sayHello(client, true)).rejects.toMatchObject({
+    message: expect.stringContaining(
+      "no answer: it closes the connection without a word",
+    ) as string,
+  });
+});
+
 test("a vault without TLS is told to somebody who would only speak TLS to it", async () => {
   const { address } = await openVault();
   const { certPem } = certificate("server");

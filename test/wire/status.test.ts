@@ -51,6 +51,15 @@ describe("fromGrpcError", () => {
     ["connect ECONNREFUSED 10.0.0.2:50051", "nobody listens on port 50051 (ECONNREFUSED)"],
     ["connect EHOSTUNREACH fd00::2:50051", "the network has no way to its host (EHOSTUNREACH)"],
     ["connect EPIPE 10.0.0.2:50051", "connect EPIPE 10.0.0.2:50051"],
+    [
+      "800C:error:0A00010B:SSL routines:ssl3_get_record:wrong version number:../ssl3_record.c:350: ",
+      "what listens there speaks no TLS: it is another program, or a vault with insecure_lan",
+    ],
+    [
+      "Client network socket disconnected before secure TLS connection was established",
+      "the connection was closed before TLS began",
+    ],
+    ["read ECONNRESET", "the connection was reset"],
   ])("%s is said in words", (text, words) => {
     const thrown = grpcError(
       GrpcStatus.UNAVAILABLE,
