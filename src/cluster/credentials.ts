@@ -3,7 +3,7 @@ import { X509Certificate } from "node:crypto";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { TierkvError, toTierkvError } from "../base/errors.ts";
-import { isLocal, namesIn, sourceOf, splitAddress, unixPath } from "../base/hosts.ts";
+import { isLocal, isNames, namesIn, sourceOf, splitAddress, unixPath } from "../base/hosts.ts";
 import { readKeyPair } from "../base/key-pair.ts";
 import { TOKEN_FILE_POLL_MS } from "../base/limits/access.ts";
 import type { Logger } from "../base/log.ts";
@@ -18,7 +18,7 @@ import { mayDo } from "../base/roles.ts";
 import { strangeSocket } from "../base/socket-file.ts";
 import { nowMs, wallClockMs } from "../base/time.ts";
 import type { VaultClientOptions } from "../client/vault/connection.ts";
-import type { Config } from "../config/config.ts";
+import type { Address, Config } from "../config/config.ts";
 import {
   openSecurity,
   readCertificate,
@@ -174,15 +174,29 @@ function joinedThrough(
 
 /** The error names vaults joined under other addresses, because a different address is the most frequent cause. */
 function insecure({ cluster }: Config, address: string): TierkvError {
-  const key = cluster.kvCold.some(({ text }) => text === address) ? "kv_cold" : "ssm_cold";
+  const { key, value } = entryOf(cluster, address);
   const known = foldersIn(cluster.credentials, JOINED_SHOWN_MAX);
   const others = known.length === 0 ? "" : ` (joined here: ${known.join(", ")})`;
   return new TierkvError("INSECURE_VAULT", {
     key: `[cluster] ${key}`,
-    value: JSON.stringify(address),
+    value: JSON.stringify(value),
     reason: `this machine has not joined it under that name${others}, and without TLS everybody on the network path could read the data`,
     fix: "run the `tierkv join` line that `tierkv invite` prints on its machine, or write [cluster] insecure_lan = true on a network you trust",
   });
+}
+
+/** Returns the entry of the vault lists that leads to an address: itself, a name for it, or the first name for others. */
+function entryOf({ kvCold, ssmCold }: Config["cluster"], address: string): Entry {
+  const of = (key: string, all: readonly Address[]): Entry[] =>
+    all.map(({ text }) => ({ key, value: text }));
+  const all = [...of("kv_cold", kvCold), ...of("ssm_cold", ssmCold)];
+  const named = all.find(({ value }) => value === address || namesIn(value) === address);
+  return named ?? all.find(({ value }) => isNames(value)) ?? { key: "kv_cold", value: address };
+}
+
+interface Entry {
+  key: string;
+  value: string;
 }
 
 function foldersIn(folder: string, most: number): string[] {

@@ -41,6 +41,15 @@ const trust = (config: Config, address: string, isOwn = false): unknown =>
   securityFor(config, { address, isOwn }, logger);
 
 describe("a vault of another machine", () => {
+  test.each([
+    [`kv_cold = "pool:vault1.lan:50051"`, "kv_cold", "pool:vault1.lan:50051"],
+    [`ssm_cold = "pool:vault9.lan:50051"`, "ssm_cold", "pool:vault9.lan:50051"],
+    [`kv_cold = ["a.lan:1", "vault1.lan:50051"]`, "kv_cold", "vault1.lan:50051"],
+  ])("of %s, the entry is named that leads to it", (line, key, value) => {
+    const ask = (): unknown => trust(configFor(line), "vault1.lan:50051");
+    expect(ask).toThrow(`[cluster] ${key} = "${value}": this machine has not joined it`);
+  });
+
   test("is refused when it was not joined, and told what was", () => {
     const config = configFor(`kv_cold = "vault1.lan:50051"`);
     const ask = (): unknown => trust(config, "vault1.lan:50051");
