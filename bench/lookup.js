@@ -21,8 +21,6 @@ const KEYS = 2000;
 const PROMPT_TOKENS = 8192;
 const CALL_MS = 10_000;
 const WARM_UP = 100;
-/** Requests of each kind after which V8 has compiled what a sidecar runs (decision 0192). */
-const SETTLING = 8000;
 /** Blocks of 256 KiB, more of them than the arena keeps. */
 const GROUP = attentionGroup({ tokens: 16, layers: 4, heads: 8, dim: 128 });
 const BLOCKS = 256;
@@ -76,9 +74,6 @@ export async function run({ isQuick }) {
     };
     await interleaved(WARM_UP, measures);
     const seconds = await interleaved(samples, measures);
-    const { asked, block } = measures;
-    await interleaved(isQuick ? 0 : SETTLING, { asked, block });
-    const settled = await interleaved(samples, { asked, block });
     return {
       figures: [
         ...latencies(`look-up of ${KEYS} keys, lane`, seconds.lane, FLOORS.lane),
@@ -93,18 +88,11 @@ export async function run({ isQuick }) {
           seconds.block,
           FLOORS.block,
         ),
-        ...latencies(`look-up of ${KEYS} keys by a settled sidecar`, settled.asked, FLOORS.asked),
-        ...latencies(
-          "restore of one block of 256 KiB by a settled sidecar, raw",
-          settled.block,
-          FLOORS.block,
-        ),
         ...latencies("a turn to a sidecar over its socket", seconds.local, FLOORS.local),
         ...latencies("the same with a process that only sends it back", seconds.bare),
       ],
       notes: [
         `${samples} calls each, one after the other, in turn; the bench, the vault and the sidecar are processes of their own`,
-        `settled: after ${SETTLING} more look-ups and blocks`,
       ],
     };
   } finally {

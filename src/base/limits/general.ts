@@ -370,8 +370,8 @@ export const DEMO_ANSWER_TOKENS = 16;
 /** Longest prompt that is computed without a look-up because computing is quick. */
 export const PROMPT_TOKENS_MAX = 65_536;
 /** Prompts in `tierkv doctor`'s forecast: the shortest, and their number, each twice as long as the last. */
-export const FORECAST_TOKENS_MIN = 1_024;
-export const FORECAST_LENGTHS = 8;
+export const FORECAST_TOKENS_MIN = 128;
+export const FORECAST_LENGTHS = 11;
 /** Bytes that `tierkv doctor` moves to and from each vault. */
 export const DOCTOR_BYTES: number = 16 * MIB;
 export const DOCTOR_ROUNDS = 3;

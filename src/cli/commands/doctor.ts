@@ -334,7 +334,9 @@ export function describe(
   const verdict =
     first === undefined
       ? "tierKV will not help here: computing is faster at every length. A faster link or a slower engine would change that."
-      : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
+      : first === prompts[0]
+        ? `tierKV helps with prompts that repeat, from the shortest here (${first.tokens} tokens) on.`
+        : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
   const beyond = prompts.some(({ isBeyond }) => isBeyond) ? [BEYOND] : [];
   const unloaded = prompts.some(({ hasLoaded }) => !hasLoaded) ? [UNLOADED] : [];
   const basis = prompts.every(({ isSeen }) => isSeen) ? SEEN : LEFT_OUT;

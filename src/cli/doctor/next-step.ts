@@ -44,5 +44,5 @@ export function nextStep({
   if (helped.length === 0)
     return "nothing will be restored until the link is faster or prompts are longer: `tierkv plan` shows what each link takes";
   if (helped.some(({ isSeen }) => isSeen)) return WATCH;
-  return `send prompts again after the engine's own cache has lost them (README, "See a restore"); after a few restores \`tierkv doctor\` counts what they took, and \`tierkv explain\` says of each what was restored`;
+  return `send prompts again after the engine's own cache has lost them (README, "See a restore"); \`tierkv explain\` says of each what was restored, and after a few restores from a vault (\`loaded\`) \`tierkv doctor\` counts what they took`;
 }

@@ -30,7 +30,9 @@ test("a fast link helps, a slow one does not, and both are said", () => {
   expect(fast.map(({ gain }) => gain! > 1)).toEqual([true, true]);
   // Asked, fetched, loaded, and the rest computed.
   expect(fast.map(({ restoreMs }) => restoreMs)).toEqual([1 + 1 + 1 + 2, 1 + 10 + 1 + 2]);
-  expect(verdict("m", fast).at(-1)).toContain("from about 1000 tokens on");
+  expect(verdict("m", fast).at(-1)).toContain("from the shortest here (1000 tokens) on");
+  const slower = fast.map((one) => ({ ...one, gain: one.tokens > 1000 ? 2 : 0.5 }));
+  expect(verdict("m", slower).at(-1)).toContain("from about 10000 tokens on");
   expect(verdict("m", outlook(FORECAST, link(1e6))).at(-1)).toContain("will not help here");
 });
 
@@ -147,17 +149,20 @@ test("a real sidecar and vault are measured, and a slow engine is told that it g
   expect([exitCode, helps]).toEqual([0, true]);
   const { prompts, allows } = engines[0]!;
   expect(prompts.map(({ tokens, isBeyond }) => [tokens, isBeyond])).toEqual([
+    [128, false],
+    [256, false],
+    [512, false],
     [1024, false],
     [2048, true],
     [3000, true],
   ]);
   // Steps of up to 128 tokens at 0.1 ms a token: what lies behind the last boundary of 16 is computed all the same.
-  const [{ computeMs, restMs } = { computeMs: 0, restMs: 0 }] =
+  const [, , , { computeMs, restMs } = { computeMs: 0, restMs: 0 }] =
     sidecar.status().engines[0]!.forecast;
   expect(computeMs).toBeGreaterThan(80);
   expect(restMs).toBeGreaterThan(1);
   expect(restMs).toBeLessThan(computeMs! / 10);
-  expect(prompts[0]!.restoreMs).toBeGreaterThan(restMs!);
+  expect(prompts[3]!.restoreMs).toBeGreaterThan(restMs!);
   // 187 blocks of 2 layers of 4 KiB; a step of 512 tokens has 32.
   const { arena } = sidecar.status().engines[0]!;
   const promptBytes = 187 * 8192;

@@ -98,15 +98,15 @@ describe("what is held", () => {
     await takes(sets[0]!, 400);
     await loads(1);
     // The first restore prepares memory.
-    expect(seen()[0]).toBeNull();
+    expect(seen().at(-1)).toBeNull();
     await takes(sets[1]!, 200);
     await loads(2);
-    const [first] = seen();
+    const first = seen().at(-1);
     expect(first).toBeGreaterThan(200);
     // These blocks lie in the arena now.
     await takes(sets[1]!, 10);
     await loads(3);
-    expect(seen()[0]).toBe(first);
+    expect(seen().at(-1)).toBe(first);
   });
 
   test("is forecast with what answers of an idle engine took beside look-up, load and computing", async () => {
