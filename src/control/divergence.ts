@@ -79,7 +79,8 @@ export function describeDivergence(
     const [was, now] = [text.was, text.now].map((side) => quoted(cut(side)));
     const before =
       text.before.length > SHOWN_CHARS ? `…${text.before.slice(-SHOWN_CHARS)}` : text.before;
-    rows.push(["text", `after ${quoted(before)} was ${was}, now ${now}`]);
+    const place = before === "" ? "at its start" : `after ${quoted(before)}`;
+    rows.push(["text", `${place} was ${was}, now ${now}`]);
   }
   const cause = causeOf(divergence, text);
   // Nothing is to be mended, and the text shows that.

@@ -53,8 +53,6 @@ function rowsOf(account: Explained, reason: string): Row[] {
   const loading = `${shown(actual.load)}, ${foretold(predicted.load)}`;
   const isLoaded = actual.load !== null || (account.loadedTokens ?? 0) > 0;
   const isForetold = predicted.compute !== null || predicted.recompute !== null;
-  const rest = predicted.compute === null ? "" : `${showMs(predicted.compute)} for the rest, `;
-  const computing = `predicted ${rest}${shown(predicted.recompute)} for all`;
   return [
     ["asked", true, `${asked}; look-up ${shown(actual.lookup)}`],
     ["cut", beyondTokens > 0, `${beyondTokens} more tokens are beyond what one look-up takes`],
@@ -71,7 +69,7 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["room", roomTokens !== null, `shared memory holds ${roomTokens} of them: ${ROOM_FIX}`],
     ["fetch", true, fetching(account)],
     ["load", isLoaded, `${loading}; loaded ${account.loadedTokens ?? 0} tokens`],
-    ["compute", isForetold, computing],
+    ["compute", isForetold, showComputing(predicted)],
     ...forms.map((form): Row => [
       "stored",
       true,
@@ -82,6 +80,12 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["receipt", receipt !== "", `tierkv verify ${receipt}`],
     ["saved", saved !== null, showSaved(saved ?? 0)],
   ];
+}
+
+/** Nothing was measured before the first steps: 0 for the rest predicts nothing. */
+function showComputing({ compute, recompute }: Explained["predicted"]): string {
+  const rest = (compute ?? 0) === 0 ? "" : `${shown(compute)} for the rest, `;
+  return `predicted ${rest}${shown(recompute)} for all`;
 }
 
 function showGap(gap: Explained["gap"], reason: string): string {

@@ -36,7 +36,7 @@ export function addDoctor(program: Command): void {
     .description(
       "Measures each vault's link with records of its own, reads the costs of computing and loading from the sidecar,\n" +
         "and predicts the gain. The records are deleted at the end; a full vault evicts others for them. The prediction\n" +
-        "covers prompts from 1k tokens to the engine's longest. Run it on the engine's machine after the engine has\n" +
+        "covers prompts from 128 tokens to the engine's longest. Run it on the engine's machine after the engine has\n" +
         "answered a few prompts. Problems come first. Exit code 1 if there is a problem, if a restore helps no prompt, or\n" +
         "if too little is known. With --engine, run it on a machine that could hold a vault; the engine's machine needs no\n" +
         "tierKV. It sends random prompts for half a minute, measures the link, and predicts the time that restores save.\n" +

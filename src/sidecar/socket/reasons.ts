@@ -11,7 +11,8 @@ const UNASKED_TEXTS = {
   not_cacheable:
     "its blocks depend on more than its tokens (an adapter, embeddings, pooling), so it is never stored or restored",
   producer: "its engine computes prompts for others (kv_role = kv_producer) and restores none",
-  not_reading: "the request asks that no prefix cache is read",
+  not_reading:
+    "the request asks that no prefix cache is read, or for logprobs of its prompt, for which vLLM reads none",
   unnamed:
     "the engine's blocks have no name yet: it is hashing its model's weights, or `tierkv status` shows why it stores nothing",
   too_many: "more requests are under way at the engine than the connector counts",

@@ -60,6 +60,11 @@ test("a changed time in the system prompt is shown with its place, its text and 
   ]);
 });
 
+test("a prompt that differs from its first token on has no text before", () => {
+  const [, text] = describeDivergence({ ...FOUND, at: 0, isMoved: false }, { ...TEXT, before: "" });
+  expect(text).toEqual(["text", 'at its start was "17. Answer in", now "22. Answer in"']);
+});
+
 test("without a tokenizer the place is named alone, with the usual causes", () => {
   const [differs, cause, ...others] = describeDivergence(FOUND, null);
   expect(differs?.[1]).toBe(

@@ -147,6 +147,13 @@ test("a gap before held blocks that nobody stored is put down to a vault that jo
   expect(explained({ ...never, miss: "vault_down" }).join("\n")).not.toContain(joined);
 });
 
+test("a rest whose computing nobody has measured is not predicted", () => {
+  const predicted = { ...ACCOUNT.predicted, compute: 0, recompute: 8600 };
+  expect(explained({ ...ACCOUNT, predicted }).join("\n")).toContain(
+    "compute: predicted 8.6 s for all",
+  );
+});
+
 test("how many requests came before it is said where any did", () => {
   expect(explained(ACCOUNT).join("\n")).not.toContain("queue:");
   expect(explained({ ...ACCOUNT, ahead: 12 }).join("\n")).toContain("12 requests came before it");
