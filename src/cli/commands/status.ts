@@ -182,6 +182,8 @@ export function describeTravel({ lanes, cut, restoreBytesPerS, saveBytesPerS }: 
 
 /** States of lanes in words; a store that others run and shared memory have their tier in place of a state. */
 const LANES: Readonly<Record<string, string>> = {
+  // Of a vault that hangs, or whose link is cut, for as long as nothing fails on them.
+  up: "open",
   none: "not open yet",
   vault: "not used (a store)",
   shared: "not used (shared memory)",
