@@ -206,7 +206,7 @@ function describeDisk(disk: DiskStats, counters: Readonly<Record<string, number>
 
 function describeArchive({ usedBytes, pendingBytes, failing, trouble }: ArchiveStats): string {
   const state = failing ? `, FAILING: ${trouble}` : "";
-  return `${showBytes(usedBytes)} in the archive, ${showBytes(pendingBytes)} to go there${state}`;
+  return `${showBytes(usedBytes)} in the archive, ${showBytes(pendingBytes)} of closed segments to go there${state}`;
 }
 
 /** Returns the most that a target may use: a sidecar's ceiling is of each engine. */

@@ -217,17 +217,19 @@ export function countsOf({ counters, listener }: VaultContext): Record<string, n
 }
 
 function diskStats(now: StoreDiskStats, { durability, diskWatch }: VaultContext): m.DiskStats {
+  const isGone = diskWatch?.isGone === true;
   return {
     maxBytes: now.maxBytes,
     usedBytes: now.usedBytes,
     records: now.records,
     recordBytes: now.recordBytes,
-    durableRecords: now.durableRecords,
-    durableBytes: now.durableBytes,
+    // The next start finds nothing of a directory that was taken away.
+    durableRecords: isGone ? 0 : now.durableRecords,
+    durableBytes: isGone ? 0 : now.durableBytes,
     queuedRecords: now.queued,
     queuedBytes: now.queuedBytes,
     recovering: now.isRecovering,
-    failing: now.isFailing || diskWatch?.isGone === true,
+    failing: now.isFailing || isGone,
     durability: durability ?? "none",
     ...(now.archive === undefined ? {} : { archive: archiveStats(now.archive) }),
   };

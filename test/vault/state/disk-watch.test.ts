@@ -200,5 +200,6 @@ test("F109 a vault whose data_dir was taken away says that its disk fails, and s
   await until(isFailing, "the vault to say so");
   const [record] = makeRecords(1, { payloadBytes: 4096 });
   await client.put(NAMESPACE, [record!], SOON_MS);
+  expect((await client.stats(SOON_MS)).disk).toMatchObject({ durableRecords: 0, durableBytes: 0 });
   expect(vault.log.some(({ msg }) => String(msg).includes("its directory was removed"))).toBe(true);
 });
