@@ -106,4 +106,8 @@ def test_becomes_the_program_which_knows_this_interpreter(
     program.main()
     ((path, argv, environment),) = became
     assert (path, argv) == (str(node), [str(node), str(script), "status", "--json"])
-    assert environment == {**os.environ, "TIERKV_PYTHON": said or sys.executable}
+    known = {
+        "TIERKV_PYTHON": said or sys.executable,
+        "TIERKV_COMMAND": str(Path("tierkv").absolute()),
+    }
+    assert environment == {**os.environ, **known}

@@ -63,7 +63,12 @@ def main() -> None:
         sys.stderr.write(f"tierkv: {error} (SYSTEM)\n")
         sys.exit(1)
     # Commands that start an engine take this interpreter, whose environment holds vLLM and this package.
-    environment = {**os.environ, "TIERKV_PYTHON": os.environ.get("TIERKV_PYTHON") or sys.executable}
+    environment = {
+        **os.environ,
+        "TIERKV_PYTHON": os.environ.get("TIERKV_PYTHON") or sys.executable,
+        # `tierkv init` prints it where no shell would find the script by its name.
+        "TIERKV_COMMAND": str(Path(sys.argv[0]).absolute()),
+    }
     os.execve(found[0], [*found, *sys.argv[1:]], environment)  # noqa: S606 - no shell is wanted
 
 

@@ -45,6 +45,12 @@ export function addInit(program: Command): void {
     .does(init);
 }
 
+/** Returns the name by which a shell finds this program, or the path of a wheel's script that was not on the PATH. */
+function ownName({ PATH = "", TIERKV_COMMAND: script }: Call["io"]["env"]): string {
+  const isOnPath = PATH.split(delimiter).some((folder) => existsSync(join(folder, "tierkv")));
+  return isOnPath ? "tierkv" : (script ?? "tierkv");
+}
+
 /** Options of the printed `tierkv service`: root installs services of the machine, which see no file of a home folder. */
 function serviceFlags(path: string): string {
   const isHidden = hiddenOf([process.execPath, process.argv[1] ?? "", path]) !== undefined;
@@ -72,7 +78,11 @@ async function init(call: Call<InitOptions>): Promise<void> {
   const maxBytes = machine === "vault" ? vaultBudget(null) : localVaultBudget(null);
   const address = machine === "vault" ? addressOf(options.listen) : null;
   write(path, firstConfig({ machine, address, dataDir, maxBytes }));
-  const next = nextSteps(machine, path, serviceFlags(path));
+  const next = nextSteps(machine, {
+    path,
+    tierkv: ownName(call.io.env),
+    serviceFlags: serviceFlags(path),
+  });
   const isGuessed = options.machine === undefined && !call.io.isInteractive;
   const why = isGuessed
     ? [`${seen.why}: written for a machine of kind ${machine}; --machine names another kind`]

@@ -62,11 +62,14 @@ export function firstConfig({ machine, address, dataDir, maxBytes }: FirstConfig
   ]);
 }
 
-/** Returns the next steps, a line each; `path`: where the file was written. */
-export function nextSteps(machine: Machine, path: string, serviceFlags: string): string[] {
+/** Returns the next steps, a line each; `path`: where the file was written; `tierkv`: what starts this program. */
+export function nextSteps(
+  machine: Machine,
+  { path, tierkv, serviceFlags }: { path: string; tierkv: string; serviceFlags: string },
+): string[] {
   if (machine === "vault") {
     return [
-      `tierkv vault --config ${path}    # or as a service: tierkv service install vault${serviceFlags} --config ${path}`,
+      `${tierkv} vault --config ${path}    # or as a service: ${tierkv} service install vault${serviceFlags} --config ${path}`,
       "It prints a `tierkv join` line: run that on the engine's machine.",
     ];
   }
@@ -74,7 +77,7 @@ export function nextSteps(machine: Machine, path: string, serviceFlags: string):
   return [
     "vllm serve MODEL --enable-prefix-caching --kv-transfer-config \\",
     `  '{"kv_connector": "TierKVConnector", "kv_connector_module_path": "tierkv.connectors.vllm.connector", "kv_role": "kv_both", "kv_connector_extra_config": ${extra}}'`,
-    "tierkv top    # shows restores, and misses with their reason",
+    `${tierkv} top    # shows restores, and misses with their reason`,
   ];
 }
 

@@ -103,6 +103,17 @@ test.each([
   expect(stderr).toContain(says);
 });
 
+test("the next command works where no shell finds the program by its name", async () => {
+  const script = "/opt/t/bin/tierkv";
+  const bin = testDirectory();
+  const env = { PATH: bin, TIERKV_COMMAND: script };
+  const hidden = await init(["--machine", "vault"], { env });
+  expect(hidden.stdout).toContain(`${script} vault --config ${hidden.path}`);
+  writeFileSync(join(bin, "tierkv"), "");
+  const found = await init(["--machine", "vault"], { env });
+  expect(found.stdout).toContain(`\ntierkv vault --config ${found.path}`);
+});
+
 test("without --output the file is that of --config", async () => {
   const path = join(testDirectory(), "other.toml");
   const { exitCode } = await runInside(["--config", path, "init", "--machine", "engine"]);
