@@ -122,7 +122,7 @@ const ENDS: Readonly<Record<DoneReason, string>> = {
   complete: "complete",
   end_of_hit: "all held blocks were fetched",
   no_slot: "shared memory was full",
-  vault_down: "the vault did not answer",
+  vault_down: "the vault did not answer, or refused",
   bad_record: "a record did not verify",
   flushed: "its blocks were flushed",
   quarantined: "its blocks are quarantined",

@@ -95,6 +95,12 @@ function remark(status: TargetStatus, name: string): string[] {
   return counters === null ? [] : describeWork(status, counters);
 }
 
+/** Exported for its test: names what was stored again from shared memory, which no request has caused. */
+export function describeAgain(count: (counter: string) => number): string {
+  const bytes = count("copies_sent_bytes");
+  return bytes === 0 ? "" : `, ${showBytes(bytes)} stored again that a vault had lost`;
+}
+
 /** Describes a sidecar's engines, blocks and forms; nothing of another target. */
 function describeWork(
   { engines, kinds, isSaving, kvCodec, fidelity, forms, travel, pools }: TargetStatus,
@@ -110,7 +116,7 @@ function describeWork(
   const more = isSaving === true ? ", more are being saved" : "";
   // The codec may have changed since the first ones; where engines are connected, a line of each says theirs.
   const next = (fidelity ?? []).length > 0 ? "" : `, new ones go ${showCodec(kvCodec ?? "raw")}`;
-  const saved = `${count("blocks_saved")} blocks saved (${sizes})${next}${more}`;
+  const saved = `${count("blocks_saved")} blocks saved (${sizes})${describeAgain(count)}${next}${more}`;
   const back = `${restored} restored (${showBytes(count("bytes_restored"))})`;
   return [
     `sidecar: ${describeEngines(engines, kinds ?? [])} connected, ${saved}, ${back}`,

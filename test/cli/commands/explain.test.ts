@@ -110,7 +110,9 @@ test("a look-up that was stopped says nothing about what is held", () => {
 test("a load that brought less than was chosen is not called loaded", () => {
   const cut = { ...ACCOUNT, end: "vault_down", placedTokens: 64, loadedTokens: 0 } as const;
   const text = explained(cut).join("\n");
-  expect(text).toContain("to be loaded up to 160, loaded 0 tokens: the vault did not answer");
+  expect(text).toContain(
+    "to be loaded up to 160, loaded 0 tokens: the vault did not answer, or refused",
+  );
   expect(text).not.toContain("  loaded up to 160");
 });
 

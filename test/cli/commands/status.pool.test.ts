@@ -2,7 +2,12 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { describeTravel, row, takesBlocks } from "../../../src/cli/commands/status.ts";
+import {
+  describeAgain,
+  describeTravel,
+  row,
+  takesBlocks,
+} from "../../../src/cli/commands/status.ts";
 import { SidecarLink } from "../../../src/control/sidecar-link.ts";
 import type { TargetStatus } from "../../../src/diagnosis/inspect.ts";
 import { sidecarFamilies } from "../../../src/exposition/sidecar.ts";
@@ -123,4 +128,12 @@ test("blocks are not said to go to a vault that owns none, as one that has left 
     false,
     true,
   ]);
+});
+
+test("bytes that a vault lost and the sidecar stored again are told beside saved blocks", () => {
+  const counts = new Map([["copies_sent_bytes", 11_400_000]]);
+  expect(describeAgain((name) => counts.get(name) ?? 0)).toBe(
+    ", 11.4 MB stored again that a vault had lost",
+  );
+  expect(describeAgain(() => 0)).toBe("");
 });
