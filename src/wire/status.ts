@@ -131,4 +131,5 @@ const CONNECTION_WORDS: readonly (readonly [RegExp, string])[] = [
   ],
   [/before secure TLS connection was established/i, "the connection was closed before TLS began"],
   [/\bread ECONNRESET\b/, "the connection was reset"],
+  [/^Cancelled on client$/, "the connection ended during the call"],
 ];

@@ -445,6 +445,7 @@ systemctl start tierkv-vault
 
 - **To restore**, stop the vault, replace the content of both folders by that of the back-up (\`rm -r /var/lib/tierkv/*; cp -a /backup/tierkv/. /var/lib/tierkv/\`), and start it. This also works on another host that gets the same address. Machines need not join again.
 - **A vault with \`[vault] archive\`** may have records in the archive alone, and a flush empties the archive, too. So a back-up of such a vault includes the archive: a copy of its folder, or versions of the bucket's objects.
+- **Revocations:** a machine that was revoked after the back-up is in again. Run \`tierkv peers\`, and \`tierkv revoke\` for it. In a pool with \`pool_key\` this is not needed, unless all vaults were put back.
 - **Flushes:** a back-up brings back records that were flushed after it was made, so flush them again. In a pool with \`pool_key\` this is not needed: the other vaults report the flushes that a vault has missed. So a flush is undone only where all vaults are stopped and put back together.
 - **Without a stop:** \`[vault] archive\` keeps copies of full segments in a bucket or folder. It has records, and no secrets.
 

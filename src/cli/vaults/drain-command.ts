@@ -2,10 +2,12 @@
 import { RECORD_CLASSES } from "../../base/block.ts";
 import type { RecordClass } from "../../base/block.ts";
 import { TierkvError } from "../../base/errors.ts";
+import { isVaultAddress } from "../../base/hosts.ts";
 import { CALL_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { showBytes } from "../../base/text.ts";
 import type { VaultClient } from "../../client/vault/vault-client.ts";
 import { allTargets, targetAt } from "../../cluster/sources.ts";
+import type { VaultTarget } from "../../cluster/targets.ts";
 import { clientOf, placesOf } from "../../cluster/vault-link.ts";
 import type { VaultLink } from "../../cluster/vault-link.ts";
 import { loadRecordKeys } from "../../config/conditions.ts";
@@ -52,7 +54,7 @@ export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
     call.print({ address, draining: false }, [`${address} takes records again`]);
     return true;
   }
-  const alone = classes.find((name) => placesOf(targets, name).size === 1);
+  const alone = classes.find((name) => membersOf(targets, name, address).length === 1);
   if (alone !== undefined) {
     const reason = `${address} is the only ${alone} vault: nobody could take what it holds`;
     throw new TierkvError("USAGE", { reason });
@@ -61,9 +63,7 @@ export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
   const bytesPerS = rate === undefined ? null : sizeOf("--rate", rate, 1);
   const results: Done[] = [];
   for (const name of classes) {
-    const links = [...placesOf(targets, name).values()].map((place) =>
-      clientOf(config, place, name),
-    );
+    const links = membersOf(targets, name, address).map((place) => clientOf(config, place, name));
     // All must answer, because a silent vault would miss its share, and sidecars would look for it there.
     const close = await greetAll(call, links);
     try {
@@ -76,6 +76,17 @@ export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
   const lines = [...results.flatMap(describe), next(address, isPooled(config))];
   call.print({ address, drained: results }, lines);
   return results.every(({ left }) => Object.keys(left).every((why) => FINAL.has(why)));
+}
+
+/** Returns the vaults of a class: shared memory and stores before them belong to no pool, unless that is what is to be drained. */
+function membersOf(
+  targets: readonly VaultTarget[],
+  name: RecordClass,
+  drained: string,
+): VaultTarget[] {
+  return [...placesOf(targets, name).values()].filter(
+    ({ address }) => isVaultAddress(address) || address === drained,
+  );
 }
 
 async function takeAgain(call: Call, link: VaultLink<VaultClient>): Promise<void> {

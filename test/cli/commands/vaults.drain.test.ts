@@ -48,7 +48,7 @@ async function foundBy(
   return placed;
 }
 
-function configOf(vaults: readonly Place[], socket = "/nonexistent"): string {
+function configOf(vaults: readonly Pick<Place, "address">[], socket = "/nonexistent"): string {
   const config = join(testDirectory(), "tierkv.toml");
   const list = JSON.stringify(vaults.map(({ address }) => address));
   writeFileSync(config, `[cluster]\nkv_cold = ${list}\n[sidecar]\nsocket = "${socket}"\n`);
@@ -230,4 +230,20 @@ test("states move by their own hash, and blocks behind a hole of their run stay,
     const owner = clients[pool.homeOf(hash, hash).owner]!;
     expect([...(await owner.lookup(NAMESPACE, key, SOON_MS))]).toEqual([1]);
   }
+});
+
+test("shared memory before a pool is no part of the drain, and cannot be drained itself", async () => {
+  const vaults = await Promise.all([0, 1].map(() => openVault()));
+  const memory = `shm:${join(testDirectory(), "region")}`;
+  const config = configOf([{ address: memory }, ...vaults]);
+  const source = openClient(vaults[0]!);
+  await source.put(NAMESPACE, makeRecords(5), SOON_MS);
+  const argv = ["vaults", "drain", vaults[0]!.address, "--config", config];
+  const { exitCode, stdout } = await runInside(argv);
+  expect([exitCode, stdout]).toEqual([0, expect.stringMatching(/^kv: 5 records moved/)]);
+  const refused = await runInside(["vaults", "drain", memory, "--config", config]);
+  expect([refused.exitCode, refused.stderr]).toEqual([
+    2,
+    expect.stringContaining("is memory of this machine, and no member of a pool"),
+  ]);
 });
