@@ -12,6 +12,7 @@ import zmq
 from harness.gateway import Gateway
 from harness.models import PLAIN, Models, prompt
 from harness.processes import Cluster, free_port, wait_until
+from harness.releases import MAIN, OLDEST
 from harness.server import Server
 from tierkv.connectors.vllm import limits
 
@@ -124,9 +125,12 @@ def test_each_rank_publishes_its_own_blocks_and_what_lies_in_the_vault(ranks: Ra
 def test_ranks_name_the_endpoint_from_which_a_gateway_finds_all_of_them(ranks: Ranks) -> None:
     engines = ranks.cluster.status()["engines"]
     assert {each["id"].rpartition("_")[2] for each in engines} == {"dp0", "dp1"}
-    assert {each["events"] for each in engines} == {f"tcp://*:{ranks.port}"}
+    # Servers list the publishers of their ranks from 0.31 on; before, a rank's endpoint would stand for all.
+    named = "" if MAIN == OLDEST else f"tcp://*:{ranks.port}"
+    assert {each["events"] for each in engines} == {named}
 
 
+@pytest.mark.skipif(MAIN == OLDEST, reason="its server does not list the publishers of ranks")
 def test_a_gateway_sends_a_prompt_to_the_rank_that_holds_it(ranks: Ranks, folder: Path) -> None:
     # It knows the sidecar only: of that the engine's address and its first rank's events.
     place = folder / "gateway-of-ranks"
