@@ -261,6 +261,9 @@ export function fetchReason(error: unknown): string {
   return text === "bad port" ? BAD_PORT : text;
 }
 
+/** OpenSSL's words where the other side does not speak TLS. */
+export const NO_TLS: RegExp = /wrong version number|packet length too long/i;
+
 /** Ports that Fetch blocks (fetch.spec.whatwg.org, "port blocking"), such as 6000 and 10080. */
 const BAD_PORT = "the Fetch standard blocks this port, so that another one must be used";
 

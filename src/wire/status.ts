@@ -1,7 +1,7 @@
 // Owns the two-way mapping between our errors and gRPC statuses; no raw gRPC error leaves this room.
 import { status as GrpcStatus } from "@grpc/grpc-js";
 import type { StatusObject } from "@grpc/grpc-js";
-import { isTierkvError, TierkvError, toTierkvError } from "../base/errors.ts";
+import { isTierkvError, NO_TLS, TierkvError, toTierkvError } from "../base/errors.ts";
 
 /** The call that failed; fills the texts of client errors. */
 export interface CallContext {
@@ -125,10 +125,7 @@ const CONNECT_TROUBLE: Readonly<Record<string, (port: string) => string>> = {
 
 /** Texts of Node and OpenSSL about a connection that failed, in words. */
 const CONNECTION_WORDS: readonly (readonly [RegExp, string])[] = [
-  [
-    /wrong version number|packet length too long/i,
-    "what listens there speaks no TLS: it is another program, or a vault with insecure_lan",
-  ],
+  [NO_TLS, "what listens there speaks no TLS: it is another program, or a vault with insecure_lan"],
   [/before secure TLS connection was established/i, "the connection was closed before TLS began"],
   [/\bread ECONNRESET\b/, "the connection was reset"],
   [/^Cancelled on client$/, "the connection ended during the call"],

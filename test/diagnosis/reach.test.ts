@@ -17,6 +17,19 @@ import { runProgram } from "../support/command-line.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, logger, openVault } from "../support/vaults.ts";
 
+/** Makes a client that speaks TLS alone. */
+function overTls(address: string): VaultClient {
+  const { certPem } = certificate("server");
+  const security = {
+    caPem: Buffer.from(certPem),
+    serverName: "tierkv-vault",
+    certPem: null,
+    keyPem: null,
+    token: (): null => null,
+  };
+  return closeAfterTest(new VaultClient({ address, name: "kv", logger, lanes: 0, security }));
+}
+
 /** Listens on the loopback; returns the port. */
 async function listening(server: Server): Promise<number> {
   const sockets = new Set<Socket>();
@@ -154,17 +167,7 @@ test.each([
     closes(socket);
   });
   const port = await listening(server);
-  const { certPem } = certificate("server");
-  const security = {
-    caPem: Buffer.from(certPem),
-    serverName: "tierkv-vault",
-    certPem: null,
-    keyPem: null,
-    token: (): null => null,
-  };
-  const client = closeAfterTest(
-    new VaultClient({ address: `127.0.0.1:${port}`, name: "kv", logger, lanes: 0, security }),
-  );
+  const client = overTls(`127.0.0.1:${port}`);
   await expect(sayHello(client, true)).rejects.toMatchObject({
     message: expect.stringContaining(
       "no answer: it closes the connection without a word",
@@ -174,17 +177,7 @@ test.each([
 
 test("a vault without TLS is told to somebody who would only speak TLS to it", async () => {
   const { address } = await openVault();
-  const { certPem } = certificate("server");
-  const security = {
-    caPem: Buffer.from(certPem),
-    serverName: "tierkv-vault",
-    certPem: null,
-    keyPem: null,
-    token: (): null => null,
-  };
-  const client = closeAfterTest(
-    new VaultClient({ address, name: "kv", logger, lanes: 0, security }),
-  );
+  const client = overTls(address);
   await expect(sayHello(client, true)).rejects.toMatchObject({
     message: expect.stringContaining("no TLS: it speaks in the clear") as string,
   });

@@ -356,18 +356,14 @@ export function verdictText(
   const limit = bound.toExponential();
   const added = `${Math.max(0, excess).toExponential(1)} nats a token beyond what two exact runs differ by`;
   const isRounded = dtype === "bf16" || dtype === "f16";
-  if (verdict === "within") {
-    const caution = isRounded
-      ? ` In ${dtype} a last bit changes answers as much as a codec: start the engine with --dtype float32 to see the codec alone.`
-      : "";
+  const caution = isRounded
+    ? ` In ${dtype} a last bit changes answers as much as a codec: start the engine with --dtype float32 to see the codec alone.`
+    : "";
+  if (verdict === "within")
     return `Within the bound of ${limit}: restoring adds ${added}.${caution}`;
-  }
   if (verdict === "beyond") {
     const fix = `write [codec] kv = "${codec === "int8" ? LOSSY.name : "raw"}"`;
-    const rounding = isRounded
-      ? ` In ${dtype} a last bit changes answers as much: start the engine with --dtype float32 to see the codec alone.`
-      : "";
-    return `Beyond the bound of ${limit}: restoring adds ${added}; ${fix}.${rounding}`;
+    return `Beyond the bound of ${limit}: restoring adds ${added}; ${fix}.${caution}`;
   }
   const floor = ownCache.kldMean.toExponential(1);
   const repeat = `repeat with --prompts ${Math.min(FIDELITY_PROMPTS_MAX, prompts * 4)} and enough text`;

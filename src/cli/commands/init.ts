@@ -8,7 +8,7 @@ import { tcpOnly } from "../../config/addresses.ts";
 import { parseOption } from "../../config/override.ts";
 import { firstConfig, MACHINES, nextSteps } from "../init/first-config.ts";
 import type { Machine } from "../init/first-config.ts";
-import { hiddenOf } from "../service/service-units.ts";
+import { hiddenOf, ownProgram } from "../service/service-units.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 
@@ -53,7 +53,7 @@ function ownName({ PATH = "", TIERKV_COMMAND: script }: Call["io"]["env"]): stri
 
 /** Options of the printed `tierkv service`: root installs services of the machine, which see no file of a home folder. */
 function serviceFlags(path: string): string {
-  const isHidden = hiddenOf([process.execPath, process.argv[1] ?? "", path]) !== undefined;
+  const isHidden = hiddenOf([...ownProgram(), path]) !== undefined;
   return process.getuid?.() === 0 && isHidden ? " --user" : "";
 }
 

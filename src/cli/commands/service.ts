@@ -1,5 +1,5 @@
 // Owns `tierkv service`: installs, removes and lists services for a vault or a sidecar.
-import { existsSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, rmSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { Argument, Option } from "commander";
 import { makeDirectory } from "../../base/directory.ts";
@@ -17,7 +17,13 @@ import {
   stateOf,
   stopCommands,
 } from "../service/service-manager.ts";
-import { hiddenOf, SERVICES, servicePath, serviceText } from "../service/service-units.ts";
+import {
+  hiddenOf,
+  ownProgram,
+  SERVICES,
+  servicePath,
+  serviceText,
+} from "../service/service-units.ts";
 import type { Manager, Scope, Service, ServiceName } from "../service/service-units.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
@@ -152,7 +158,7 @@ function planned(call: Call<ServiceFlags>): Service {
   if (options.runAs !== undefined && scope === "user") {
     throw new TierkvError("USAGE", { reason: "--run-as: goes with --system" });
   }
-  const command = [process.execPath, realpathSync(process.argv[1] ?? "")];
+  const command = ownProgram();
   const home = homeOf(io.env);
   const runAs =
     options.runAs ?? (scope === "system" && name === "sidecar" ? invoker(io.env) : null);

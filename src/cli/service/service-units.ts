@@ -1,4 +1,5 @@
 // Owns the texts of services: systemd units and launchd property lists, including the ones in deploy/.
+import { realpathSync } from "node:fs";
 import { join } from "node:path";
 
 export const SERVICES = ["vault", "sidecar"] as const;
@@ -70,6 +71,9 @@ const VAULT_SYSTEM: Lines = [
 
 export const unitName = (name: ServiceName): string => `tierkv-${name}.service`;
 export const label = (name: ServiceName): string => `tierkv.${name}`;
+
+/** Returns the command line of this program, without links, which a service starts. */
+export const ownProgram = (): string[] => [process.execPath, realpathSync(process.argv[1] ?? "")];
 
 /** Returns the first path in a home folder or /tmp, neither of which a service of the machine sees. */
 export function hiddenOf(paths: readonly string[]): string | undefined {

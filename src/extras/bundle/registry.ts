@@ -1,5 +1,5 @@
 // Owns the calls of the OCI distribution API that move a bundle: blobs and manifests, with a token where one is required.
-import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { NO_TLS, TierkvError, toTierkvError } from "../../base/errors.ts";
 import {
   BUNDLE_JSON_BYTES_MAX,
   REGISTRY_REQUEST_MS,
@@ -185,6 +185,6 @@ export class Registry {
 function reasonOf(error: unknown): string {
   const { cause } = error as Error;
   if (!(cause instanceof Error)) return toTierkvError(error).message;
-  const isPlain = /wrong version number|packet length too long/.test(cause.message);
+  const isPlain = NO_TLS.test(cause.message);
   return isPlain ? "it speaks no TLS: give --plain-http where that is meant" : cause.message;
 }

@@ -78,7 +78,7 @@ export async function lookUp(
   const answers = questions.map((question) => {
     const { group, count, held, places, keyOf, asked } = question;
     // A look-up of single vaults, or of windows' first blocks, finds gaps that are none.
-    if (isCounted && !isUnbroken(held, count)) countHoles(group, held, context, silent);
+    if (isCounted && !isUnbroken(held, count)) countHoles(group, held, places, context, silent);
     const onMoved = (vault: number): void => {
       const gate = context.gates[group.class][vault];
       if (isCounted && gate !== undefined) gate.moved += 1;

@@ -138,16 +138,23 @@ export function isUnbroken(held: Buffer, count: number): boolean {
 export function countHoles(
   { class: recordClass, hashes, tail = 0 }: { class: RecordClass; hashes: Buffer; tail?: number },
   held: Buffer | undefined,
+  { owners }: { owners: Uint8Array },
   { gates, pools }: { gates: LookupGates; pools: Record<RecordClass, Pick<Pool, "ownerInPeace">> },
   silent: ReadonlySet<LookupGate>,
 ): void {
   if (held === undefined || recordClass === "ssm" || tail > 0) return;
+  const isAway = (gate: LookupGate): boolean =>
+    silent.has(gate) || gate.isRefused || gate.state === "down";
+  // With all vaults there the look-up's own owners are those in peace, and asking for each takes a pool 1.6 us.
+  const isPeace = !gates[recordClass].some(isAway);
+  const ownerOf = (index: number): number =>
+    isPeace ? (owners[index] ?? 0) : pools[recordClass].ownerInPeace(hashes, index);
   let isBehind = false;
   for (let index = hashes.length / HASH_BYTES - 1; index >= 0; index -= 1) {
     if (hasBit(held, index)) isBehind = true;
     else if (isBehind) {
-      const gate = gates[recordClass][pools[recordClass].ownerInPeace(hashes, index)];
-      if (gate !== undefined && !silent.has(gate) && gate.state !== "down") gate.holes += 1;
+      const gate = gates[recordClass][ownerOf(index)];
+      if (gate !== undefined && !isAway(gate)) gate.holes += 1;
     }
   }
 }
