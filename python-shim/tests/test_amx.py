@@ -11,7 +11,7 @@ from tierkv.connectors.vllm.pages import amx
 
 from .support.engine import Request
 from .support.scheduler import NOTHING, Bench
-from .support.sidecar import FakeSidecar
+from .support.sidecar import FakeSidecar, wait_until
 
 TOKENS = 101
 
@@ -43,6 +43,11 @@ def test_until_a_larger_step_has_run_64_tokens_are_left(bench: Bench) -> None:
 def test_the_sidecar_is_told_so_that_doctor_names_it(bench: Bench) -> None:
     bench.ask(bench.new(Request("any", 60)))
     assert [hello["amx_tiles"] for hello in bench.fake.hellos] == [1]
+    bench.step({"any": 64}, any=list(range(1, 16)))
+    # A sidecar that is started later sees no step of before.
+    bench.fake.drop_connections()
+    wait_until(lambda: len(bench.fake.hellos) >= 2, "a second hello")
+    assert bench.fake.hellos[1]["amx_tiles"] == 0
 
 
 def test_a_prompt_shorter_than_that_is_computed(bench: Bench) -> None:

@@ -132,6 +132,9 @@ const ENDS: Readonly<Record<DoneReason, string>> = {
   overload: "too many look-ups were under way",
 };
 
+const NOT_BROUGHT =
+  "a vault did not bring a block that it had reported: it has dropped it since, or cannot read it from its disk or archive (`tierkv status`)";
+
 function fetching(account: Explained): string {
   const { actual, predicted, heldTokens, startTokens, placedTokens, end } = account;
   const isEmpty = (heldTokens ?? 0) <= startTokens && (placedTokens ?? 0) <= startTokens;
@@ -143,7 +146,9 @@ function fetching(account: Explained): string {
     return `${held}, nothing fetched`;
   }
   const time = `${shown(actual.fetch)}, ${foretold(predicted.fetch)}`;
-  return `${time}; ${end === null ? "not ended yet" : ENDS[end]}, ${placed(account)}`;
+  const isShort = end === "end_of_hit" && (placedTokens ?? 0) < (heldTokens ?? 0);
+  const ended = end === null ? "not ended yet" : isShort ? NOT_BROUGHT : ENDS[end];
+  return `${time}; ${ended}, ${placed(account)}`;
 }
 
 function placed({ placedTokens, fetched: { shared } }: Explained): string {

@@ -27,7 +27,10 @@ type Check = (seen: Seen) => Finding[];
 function ofEngines(check: (engine: Engine, name: string) => Finding[]): Check {
   return ({ sidecar }) =>
     (sidecar?.engines ?? []).flatMap((engine) =>
-      check(engine, `engine ${engine.id} (${engine.model})`),
+      check(
+        engine,
+        engine.model === "" ? `engine ${engine.id}` : `engine ${engine.id} (${engine.model})`,
+      ),
     );
 }
 
@@ -412,12 +415,13 @@ function seenBySidecar(role: string, { address, isDraining, seen }: Vault): Plac
 function draining({ name, address, isDraining }: Place, { cluster }: Seen["config"]): Finding[] {
   if (!isDraining) return [];
   const what = `${name} is being drained and takes no new records`;
-  const isNamed = [...cluster.kvCold, ...cluster.ssmCold].some(
-    (one) => one.text === address || isNames(one.text),
-  );
-  const next = isNamed
-    ? `\`tierkv vaults drain ${address} --end\` ends that`
-    : "the list of vaults on this machine no longer names it: start the sidecar again, then stop that vault";
+  const lists = [...cluster.kvCold, ...cluster.ssmCold];
+  const isNamed = lists.some((one) => one.text === address || isNames(one.text));
+  const end = `\`tierkv vaults drain ${address} --end\` ends that`;
+  const unnamed =
+    "the list of vaults on this machine no longer names it: start the sidecar again, then stop that vault";
+  // A vault's own machine has no list.
+  const next = isNamed || lists.length === 0 ? end : unnamed;
   return [note("draining", `${what}; ${next}`)];
 }
 

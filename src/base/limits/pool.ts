@@ -30,6 +30,8 @@ export const SLOW_VAULT_SHARE = 0.5;
 /** How long former owners are asked, too, in ms, and after how many changes. */
 export const VIEW_KEPT_MS = 3_600_000;
 export const VIEWS_KEPT_MAX = 4;
+/** Absences of vaults whose stand-ins are asked, too: each costs a look-up of 2,000 keys about 0.2 ms. */
+export const ABSENCES_KEPT_MAX = 8;
 /** Once all blocks are known to be held, other vaults get this long, plus the elapsed time, in ms. */
 export const LOOKUP_GRACE_MS = 5;
 /** Blocks sampled for a vault's shown share. */

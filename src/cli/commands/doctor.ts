@@ -189,7 +189,7 @@ async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<bool
 }
 
 const BEYOND =
-  "  * longer than any prompt that the engine has computed since it started: times calculated from shorter prompts";
+  "  * longer than any prompt of which the engine has computed the end since it started: times calculated from shorter prompts";
 const UNLOADED =
   "  restored: without the engine's copying, because it has restored fewer than two prompts since it started";
 const SEEN = "  restored: calculated from this engine's restores so far, and computing the rest";
@@ -277,16 +277,18 @@ function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
   };
 }
 
-/** Returns the forecast prompts for which every needed class was measured. */
+/** Returns the forecast prompts; none unless every class that any of them needs was measured. */
 export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
-  return forecast.flatMap((one) => {
+  const isNeeded = (name: RecordClass): boolean =>
+    forecast.some(({ wireBytes }) => wireBytes[name] > 0);
+  if (RECORD_CLASSES.some((name) => isNeeded(name) && links[name] === undefined)) return [];
+  return forecast.map((one) => {
     const { tokens, isBeyond, restMs, loadMs, seenMs, asideMs, wireBytes } = one;
     let fetchMs = 0;
     for (const recordClass of RECORD_CLASSES) {
       const bytes = wireBytes[recordClass];
-      if (bytes === 0) continue;
       const link = links[recordClass];
-      if (link === undefined) return [];
+      if (bytes === 0 || link === undefined) continue;
       fetchMs = Math.max(fetchMs, link.questionMs + (bytes / link.bytesPerS) * 1000);
     }
     const beside = (ms: number): number => Math.max(0, ms + (asideMs ?? 0));
@@ -298,7 +300,7 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
       hasAside: asideMs !== null,
       hasLoaded: loadMs !== null,
     };
-    return [{ tokens, isBeyond, ...known, computeMs, restoreMs, gain }];
+    return { tokens, isBeyond, ...known, computeMs, restoreMs, gain };
   });
 }
 
@@ -321,7 +323,9 @@ export function describe(
   if (prompts.some(({ gain }) => gain === null)) {
     return kind === UNTOLD
       ? [`${name}: nothing can be forecast, as SGLang reports no times of computing.`]
-      : [`${name}: it has not computed a prompt yet; let it answer a few, and ask again.`];
+      : [
+          `${name}: this sidecar has not seen it compute a prompt yet; let it answer a few, and ask again.`,
+        ];
   }
   const rows = prompts.map(({ tokens, isBeyond, computeMs, restoreMs, gain }) => [
     isBeyond ? `${tokens} *` : String(tokens),

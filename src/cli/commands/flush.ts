@@ -321,7 +321,8 @@ function describe(flushed: Flushed): string[] {
   if (later) return [`${error}; the other vaults of its pool tell it of the flush when it is back`];
   if (error !== null)
     return [`${error}; it dropped nothing, and its records stay until it is flushed`];
-  if (storeKind(address) === "s3") return [`${target} at ${address}: ${records} objects removed`];
+  if (storeKind(address) === "s3")
+    return [`${target} at ${address}: ${records} ${records === 1 ? "object" : "objects"} removed`];
   if (storeKind(address) !== null) {
     if (flushed.unknownModel) return [`${target} at ${address}: nothing dropped`];
     const seconds = Math.ceil((2 * COLD_WATCH_MS) / 1000);
@@ -334,7 +335,7 @@ function describe(flushed: Flushed): string[] {
     ? "; the disk or the archive did not record the flush: flush again, or records may come back after a restart"
     : "";
   return [
-    `${target} at ${address}: ${records} records dropped, ${showBytes(bytes)} freed${onDisk}${but}`,
+    `${target} at ${address}: ${records} ${records === 1 ? "record" : "records"} dropped, ${showBytes(bytes)} freed${onDisk}${but}`,
     ...flushed.sidecars.map(describeSidecar),
   ];
 }

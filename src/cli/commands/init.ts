@@ -1,5 +1,5 @@
 // Owns `tierkv init`: writes a first tierkv.toml for this machine, and says the next command.
-import { existsSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, realpathSync, statSync, writeFileSync } from "node:fs";
 import { delimiter, isAbsolute, join, resolve } from "node:path";
 import { Option } from "commander";
 import { fileReason, TierkvError } from "../../base/errors.ts";
@@ -45,11 +45,19 @@ export function addInit(program: Command): void {
     .does(init);
 }
 
-/** Returns the name by which a shell finds this program, or the path of a wheel's script that was not on the PATH. */
+/** Returns the name by which a shell finds this program, or the path of a wheel's script that a shell does not find. */
 function ownName({ PATH = "", TIERKV_COMMAND: script }: Call["io"]["env"]): string {
-  const isOnPath = PATH.split(delimiter).some((folder) => existsSync(join(folder, "tierkv")));
-  return isOnPath ? "tierkv" : (script ?? "tierkv");
+  if (script === undefined) return "tierkv";
+  const folders = PATH.split(delimiter).filter((folder) => existsSync(join(folder, "tierkv")));
+  const [found] = folders.map((folder) => join(folder, "tierkv"));
+  const isOwn = found !== undefined && real(found) === real(script);
+  // uvx puts an environment of its cache on the PATH while its command runs.
+  return isOwn && !UVX.test(script) ? "tierkv" : script;
 }
+
+const real = (path: string): string => (existsSync(path) ? realpathSync(path) : path);
+
+const UVX = /\/archive-v\d+\//;
 
 /** Options of the printed `tierkv service`: root installs services of the machine, which see no file of a home folder. */
 function serviceFlags(path: string): string {

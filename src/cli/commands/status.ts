@@ -122,9 +122,10 @@ function describeWork(
     `sidecar: ${describeEngines(engines, kinds ?? [])} connected, ${saved}, ${back}`,
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
     ...(pools ?? []).map((one) => `sidecar: ${describePooled(one)}`),
-    ...(fidelity ?? []).map(
-      ({ model, ...of }) => `sidecar: blocks of ${model} are ${showFidelity(of)}`,
-    ),
+    ...(fidelity ?? [])
+      // An engine that has just connected has not named its model yet.
+      .filter(({ model }) => model !== "")
+      .map(({ model, ...of }) => `sidecar: blocks of ${model} are ${showFidelity(of)}`),
     ...(forms ?? [])
       .filter(({ address }) => takesBlocks(address, pools ?? []))
       .map(({ address, form }) => `sidecar: blocks go to ${address} as ${showForm(form)}`),

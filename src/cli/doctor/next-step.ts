@@ -44,5 +44,5 @@ export function nextStep({
   if (helped.length === 0)
     return "nothing will be restored until the link is faster or prompts are longer: `tierkv plan` shows what each link takes";
   if (helped.some(({ isSeen }) => isSeen)) return WATCH;
-  return `send prompts again after the engine's own cache has lost them (README, "See a restore"); \`tierkv explain\` says of each what was restored, and after a few restores from a vault (\`loaded\`) \`tierkv doctor\` counts what they took`;
+  return `send prompts again after the engine's own cache has lost them (README, "See a restore"); \`tierkv explain\` says of each what was restored, and after a few restores from a vault (\`loaded\`; a prompt that is still in shared memory is \`local\`, until other prompts take its place) \`tierkv doctor\` counts what they took`;
 }

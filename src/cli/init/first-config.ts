@@ -59,6 +59,10 @@ export function firstConfig({ machine, address, dataDir, maxBytes }: FirstConfig
     "# The vault on this machine:",
     ...memory,
     ...disk,
+    "",
+    "[sidecar]",
+    "# A sidecar that an engine started ends, with the vault on this machine, so many seconds after the last engine:",
+    "# idle_exit_s = 600",
   ]);
 }
 

@@ -38,7 +38,7 @@ export async function changePool(call: Call, config: Config, isAdded: boolean): 
         const reason = `${shown}: no vault of the pool has that address; a new one comes by itself, with [vault] pool_key and peers`;
         throw new TierkvError("USAGE", { reason });
       }
-      const said = isAdded ? "belongs to the pool" : "has left the pool: stop it";
+      const said = isAdded ? "belongs to the pool" : "has left the pool: stop it if it still runs";
       const remark = isAdded ? [] : stillNamed(config, address, target.address);
       const lines = [`${address} ${said}`, ...remark];
       call.print({ address, gone: !isAdded, toldTo: target.address }, lines);

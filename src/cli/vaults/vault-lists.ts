@@ -179,7 +179,12 @@ export function remarkOnMoved(
 }
 
 const movedFrom = (before: readonly string[], moved: number, isAdded: boolean): string[] =>
-  before.length === 0 ? [] : [describeMoved(moved) + (isAdded ? AGAIN : "")];
+  before.length === 0
+    ? []
+    : [isAdded ? describeMoved(moved) + AGAIN : UNLESS + describeMoved(moved)];
+
+/** A drain has moved the records already. */
+const UNLESS = "unless it was drained, ";
 
 const AGAIN = "; engines compute those once more, and the new vault stores them";
 

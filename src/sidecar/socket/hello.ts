@@ -74,7 +74,7 @@ export function parseHello(message: Reader): Hello {
     shim: message.name("shim"),
     kind: message.has("kind") ? message.oneOf("kind", ENGINE_KINDS) : "vllm",
     vllm: message.name("vllm"),
-    hasAmxTiles: message.has("amx_tiles") && message.u32("amx_tiles", 1, 1) === 1,
+    hasAmxTiles: message.has("amx_tiles") && message.u32("amx_tiles", 0, 1) === 1,
     isProducer: message.has("producer") && message.u32("producer", 1, 1) === 1,
     isWindowed: message.has("windows") && message.u32("windows", 1, 1) === 1,
     events: message.anyText("events"),

@@ -29,7 +29,7 @@ const MISS_TEXTS = {
     "its first missing block was never stored since this sidecar started: the prompt is new, or its request or engine stores nothing",
   evicted: "the first missing block was stored, and the vault has dropped it since",
   flushed: "the first missing block was flushed by an operator",
-  lost: "the first missing block was stored; the vault has restarted since, and no longer has it",
+  lost: "the first missing block was stored; a vault has restarted since, and the vaults that were asked do not have it",
   other_namespace:
     "the first missing block was stored by an engine of another namespace (other weights or settings)",
   state_not_handed_over:

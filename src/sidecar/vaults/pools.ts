@@ -6,6 +6,7 @@ import { nowMs } from "../../base/time.ts";
 import type { BlockStore } from "../../client/source.ts";
 import { anchorOf, NO_VAULT, Placement } from "../../pool/placement.ts";
 import type { Home } from "../../pool/placement.ts";
+import { Absences } from "./absences.ts";
 
 /** Vaults of each class, in the order of the configuration; empty: look-ups miss and saves are dropped, counted. */
 export type VaultClients = Readonly<Record<RecordClass, readonly BlockStore[]>>;
@@ -53,9 +54,8 @@ export class Pool {
   #before: { placement: Placement; untilMs: number }[] = [];
   /** While vaults are being drained: the placement as if they were not, because they still hold what they owned. */
   #undrained: { of: string; placement: Placement } | null = null;
-  /** Vaults seen down at the last look, and until when returned ones share their blocks with stand-ins. */
-  readonly #away = new Set<number>();
-  readonly #backUntilMs = new Map<number, number>();
+  /** Vaults that are back share their blocks with the stand-ins of their absence. */
+  readonly #absences = new Absences();
   readonly #shared: number;
   readonly #isForgotten: (client: PlacedOn) => boolean;
   readonly #isDown = (vault: number): boolean => {
@@ -130,6 +130,11 @@ export class Pool {
         else isNew = true;
       }
       if (!isNew) continue;
+      const apart = before.find((list) => isApart(list, old));
+      if (apart !== undefined) {
+        for (const [index, vault] of old.entries()) if (vault !== NO_VAULT) apart[index] = vault;
+        continue;
+      }
       before.push(old);
       lists.push(old);
     }
@@ -139,23 +144,9 @@ export class Pool {
   *#homesBefore(hashes: Buffer): Generator<Uint8Array> {
     for (const placement of this.#placementsBefore())
       yield placement.homesOf(hashes, this.#isDown, false).owners;
-    const standIns = this.#standInsOf(hashes);
-    if (standIns !== undefined) yield standIns;
-  }
-
-  /** Owners that stood in for vaults that are back from being down. */
-  #standInsOf(hashes: Buffer): Uint8Array | undefined {
-    for (const [vault, untilMs] of this.#backUntilMs)
-      if (nowMs() > untilMs) this.#backUntilMs.delete(vault);
-    if (this.#backUntilMs.size === 0) return undefined;
-    const wasDown = (vault: number): boolean => this.#backUntilMs.has(vault) || this.#isDown(vault);
-    return this.#placement.homesOf(hashes, wasDown, false).owners;
-  }
-
-  #lookWhoIsBack(): void {
-    for (const vault of this.#clients.keys()) {
-      if (this.#isDown(vault)) this.#away.add(vault);
-      else if (this.#away.delete(vault)) this.#backUntilMs.set(vault, nowMs() + VIEW_KEPT_MS);
+    for (const away of this.#absences.recent()) {
+      const wasDown = (vault: number): boolean => away.has(this.#names[vault] ?? "");
+      yield this.#placement.homesOf(hashes, wasDown, false).owners;
     }
   }
 
@@ -183,7 +174,7 @@ export class Pool {
   /** Updates the placement from the vaults' present members, capacities and states. */
   #look(): void {
     const names = this.#clients.map(({ address }) => address);
-    this.#lookWhoIsBack();
+    this.#absences.look(names.filter((_name, vault) => this.#isDown(vault)));
     this.#lookAtDrained(names);
     const weights = this.#weightsNow();
     const isSame = names.every(
@@ -250,6 +241,10 @@ export class Pool {
     return this.#before.map(({ placement }) => placement);
   }
 }
+
+/** True where no block is in both lists, so that one list can hold them. */
+const isApart = (one: Uint8Array, other: Uint8Array): boolean =>
+  one.every((vault, index) => vault === NO_VAULT || other[index] === NO_VAULT);
 
 /** Rounds a capacity to a step, in GiB. */
 function stepOf(bytes: number): number {

@@ -76,7 +76,8 @@ export class DiskWatch {
     const { queued, queuedBytes, trouble } = now;
     if (now.isFailing) {
       const seen = { dataDir, error: trouble, queued, queuedBytes };
-      this.#logger.error(seen, `the disk takes no more records: ${trouble}; ${FIX}`);
+      const fix = this.isGone ? "its directory is gone, see above" : FIX;
+      this.#logger.error(seen, `the disk takes no more records: ${trouble}; ${fix}`);
     } else {
       this.#logger.info({ dataDir, queued, queuedBytes }, "the disk takes records again");
     }

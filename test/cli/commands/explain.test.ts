@@ -54,6 +54,10 @@ test("an account in words names what was found, decided and missed", () => {
   const shared = { ...ACCOUNT, fetched: { vault: 0, shared: 10 } };
   expect(explained(shared).join("\n")).toContain("placed up to 160, 10 blocks from shared memory");
   expect(explained({ ...ACCOUNT, saved: -3 }).join("\n")).toContain("3.00 ms faster");
+  const ended = (heldTokens: number): string =>
+    explained({ ...ACCOUNT, heldTokens, end: "end_of_hit" }).join("\n");
+  expect(ended(160)).toContain("all held blocks were fetched, placed up to 160");
+  expect(ended(320)).toMatch(/did not bring a block that it had reported: .*, placed up to 160/);
 });
 
 test("a prompt of which nothing is held has no rows of what did not happen", () => {

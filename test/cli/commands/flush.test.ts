@@ -304,7 +304,7 @@ test("a bucket behind a vault is emptied too, but by model or tenant, where the 
   const part = await run("--namespace", hex, "--yes");
   expect([part.exitCode, part.stdout]).toEqual([
     0,
-    expect.stringMatching(/: 2 records dropped,[^]*kv_cold at s3:\S+: 1 objects removed\n/),
+    expect.stringMatching(/: 2 records dropped,[^]*kv_cold at s3:\S+: 1 object removed\n/),
   ]);
   expect(bucket.names).toEqual(new Set([object("0".repeat(64)), ...others]));
   const all = await run("--yes");

@@ -1,6 +1,6 @@
 // Owns the proof that `tierkv init` writes a configuration which the program takes, and asks or decides what the machine is.
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { delimiter, join } from "node:path";
 import { expect, test } from "vitest";
 import type { Config } from "../../../src/config/config.ts";
 import { loadConfig } from "../../../src/config/load.ts";
@@ -104,14 +104,28 @@ test.each([
 });
 
 test("the next command works where no shell finds the program by its name", async () => {
-  const script = "/opt/t/bin/tierkv";
-  const bin = testDirectory();
-  const env = { PATH: bin, TIERKV_COMMAND: script };
-  const hidden = await init(["--machine", "vault"], { env });
-  expect(hidden.stdout).toContain(`${script} vault --config ${hidden.path}`);
-  writeFileSync(join(bin, "tierkv"), "");
-  const found = await init(["--machine", "vault"], { env });
-  expect(found.stdout).toContain(`\ntierkv vault --config ${found.path}`);
+  const [bin, other] = [testDirectory(), testDirectory()];
+  const script = join(bin, "tierkv");
+  const next = async (PATH: string, own = script): Promise<string> => {
+    const { stdout, path } = await init(["--machine", "vault"], {
+      env: { PATH, TIERKV_COMMAND: own },
+    });
+    return /^(?:next: )?(\S+) vault --config /m.exec(stdout)?.[1] ?? `none for ${path}`;
+  };
+  expect(await next(other)).toBe(script);
+  writeFileSync(script, "");
+  expect(await next(bin)).toBe("tierkv");
+  symlinkSync(script, join(other, "tierkv"));
+  expect(await next(other)).toBe("tierkv");
+  // Another installation comes first on the PATH.
+  const second = testDirectory();
+  writeFileSync(join(second, "tierkv"), "");
+  expect(await next([second, bin].join(delimiter))).toBe(script);
+  // The environment that uvx puts on the PATH is gone with its command.
+  const cached = join(testDirectory(), "archive-v0", "x", "bin");
+  mkdirSync(cached, { recursive: true });
+  writeFileSync(join(cached, "tierkv"), "");
+  expect(await next(cached, join(cached, "tierkv"))).toBe(join(cached, "tierkv"));
 });
 
 test("without --output the file is that of --config", async () => {

@@ -183,3 +183,25 @@ test("a vault that is back shares its blocks with its stand-in for an hour, and 
     vi.useRealTimers();
   }
 });
+
+test("vaults that were away one after another share their blocks each with its own stand-in", () => {
+  const vaults = silent(4);
+  const pool = poolOf(vaults);
+  const owners = ownersOf(pool);
+  const whileAway = (...away: number[]): number[] => {
+    for (const vault of away) vaults[vault]!.isDown = true;
+    const during = ownersOf(pool);
+    for (const vault of away) vaults[vault]!.isDown = false;
+    return during;
+  };
+  const absences = [[1], [2], [3], [1, 2]].map((away) => ({ away, during: whileAway(...away) }));
+  const places = pool.placesOf(HASHES);
+  expect([...places.owners]).toEqual(owners);
+  for (const [at, owner] of owners.entries()) {
+    const standIns = absences.filter(({ away }) => away.includes(owner));
+    const expected = new Set([owner, ...standIns.map(({ during }) => during[at])]);
+    expect(new Set(askedOf(places, at))).toEqual(expected);
+  }
+  // Absences without a common vault need one list.
+  expect(places.others.length).toBeLessThanOrEqual(2);
+});

@@ -108,13 +108,13 @@ class SchedulerShim:
         self._offers = StepOffers(self._saves, self._naming, self._requests, self.counters)
         self.owed = Owed(self.failures, self._grid, self._requests, self._loads, self._saves)
         loads_windows = self._grid.is_plain and compat.ends_loads(config, kv_cache_config)
-        hello = hello_frame(config, "scheduler", 0, copies, loads_windows=loads_windows)
+        self._hello = hello_frame(config, "scheduler", 0, copies, loads_windows=loads_windows)
         self._autostart = Autostart(settings)
         start = self._autostart.attempt
         changes, reports = self.counters.take_changes, self._reports
         strangers = partial(self.counters.add, "sidecar_not_ours")
         self._channel = Channel(
-            settings.socket, hello, self, changes, start, reports=reports, strangers=strangers
+            settings.socket, self._hello, self, changes, start, reports=reports, strangers=strangers
         )
         send, visits = self._channel.send, self._saves.visits
         self._sessions = Sessions(self._grid, self._naming, send, self.counters, visits)
@@ -402,6 +402,8 @@ class SchedulerShim:
         computed = sum(scheduled.values())
         if self._first_step.is_awaited:
             self._first_step.note(computed)
+            if not self._first_step.is_awaited:
+                self._hello["amx_tiles"] = 0  # for a sidecar that is started later
         if self._generations.changed_at and self._generations.is_mixed:
             self._saves.forget("weights_changed")
         elif question:
