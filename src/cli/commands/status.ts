@@ -183,7 +183,7 @@ export function describeTravel({ lanes, cut, restoreBytesPerS, saveBytesPerS }: 
     rates.length === 0
       ? "nothing has travelled yet"
       : `since its start ${rates.join(", ")}, while records travelled`;
-  const lost = cut.length === 0 ? "" : ` (no connection over ${cut.join(", ")})`;
+  const lost = cut.length === 0 ? "" : `; no connection over ${cut.join(", ")}`;
   return `lanes: ${ways.length === 0 ? "no vault" : ways.join(", ")}${lost}; ${moved}`;
 }
 

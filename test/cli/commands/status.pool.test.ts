@@ -107,7 +107,7 @@ test("a cable that is cut while another is used is named", () => {
   const travel = { lanes: { kv: "up" }, restoreBytesPerS: null, saveBytesPerS: null };
   const cut = ["10.0.0.10:50051", "10.0.0.10:50051 from 10.0.0.2"];
   expect(describeTravel({ ...travel, cut })).toBe(
-    "lanes: kv open (no connection over 10.0.0.10:50051, 10.0.0.10:50051 from 10.0.0.2); nothing has travelled yet",
+    "lanes: kv open; no connection over 10.0.0.10:50051, 10.0.0.10:50051 from 10.0.0.2; nothing has travelled yet",
   );
 });
 
