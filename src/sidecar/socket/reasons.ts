@@ -28,7 +28,8 @@ const MISS_TEXTS = {
   never_stored:
     "its first missing block was never stored since this sidecar started: the prompt is new, or its request or engine stores nothing",
   evicted: "the first missing block was stored, and the vault has dropped it since",
-  flushed: "an operator flushed the first missing block, and the vaults that were asked do not have it",
+  flushed:
+    "an operator flushed the first missing block, and the vaults that were asked do not have it",
   lost: "the first missing block was stored; a vault has restarted since, and the vaults that were asked do not have it",
   other_namespace:
     "the first missing block was stored by an engine of another namespace (other weights or settings)",
