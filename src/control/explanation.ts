@@ -146,9 +146,13 @@ function fetching(account: Explained): string {
     return `${held}, nothing fetched`;
   }
   const time = `${shown(actual.fetch)}, ${foretold(predicted.fetch)}`;
+  return `${time}; ${howEnded(account)}, ${placed(account)}`;
+}
+
+function howEnded({ heldTokens, placedTokens, end }: Explained): string {
+  if (end === null) return "not ended yet";
   const isShort = end === "end_of_hit" && (placedTokens ?? 0) < (heldTokens ?? 0);
-  const ended = end === null ? "not ended yet" : isShort ? NOT_BROUGHT : ENDS[end];
-  return `${time}; ${ended}, ${placed(account)}`;
+  return isShort ? NOT_BROUGHT : ENDS[end];
 }
 
 function placed({ placedTokens, fetched: { shared } }: Explained): string {

@@ -418,10 +418,10 @@ function draining({ name, address, isDraining }: Place, { cluster }: Seen["confi
   const lists = [...cluster.kvCold, ...cluster.ssmCold];
   const isNamed = lists.some((one) => one.text === address || isNames(one.text));
   const end = `\`tierkv vaults drain ${address} --end\` ends that`;
-  const unnamed =
+  const afterRemoval =
     "the list of vaults on this machine no longer names it: start the sidecar again, then stop that vault";
   // A vault's own machine has no list.
-  const next = isNamed || lists.length === 0 ? end : unnamed;
+  const next = isNamed || lists.length === 0 ? end : afterRemoval;
   return [note("draining", `${what}; ${next}`)];
 }
 

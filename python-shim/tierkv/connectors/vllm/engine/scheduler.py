@@ -400,10 +400,8 @@ class SchedulerShim:
         self._tables.hear(scheduler_output)
         question = self._generations.next_step()
         computed = sum(scheduled.values())
-        if self._first_step.is_awaited:
-            self._first_step.note(computed)
-            if not self._first_step.is_awaited:
-                self._hello["amx_tiles"] = 0  # for a sidecar that is started later
+        if self._first_step.is_awaited and self._first_step.note(computed):
+            self._hello["amx_tiles"] = 0  # for a sidecar that is started later
         if self._generations.changed_at and self._generations.is_mixed:
             self._saves.forget("weights_changed")
         elif question:

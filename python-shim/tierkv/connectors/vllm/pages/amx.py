@@ -53,7 +53,10 @@ class FirstStep:
         if self.is_awaited:
             grid.left_tokens = limits.AMX_FIRST_TOKENS
 
-    def note(self, tokens: int) -> None:
-        if tokens >= limits.AMX_FIRST_TOKENS:
-            self._grid.left_tokens = 1
-            self.is_awaited = False
+    def note(self, tokens: int) -> bool:
+        """Tell whether a step of `tokens` tokens is the awaited one."""
+        if tokens < limits.AMX_FIRST_TOKENS:
+            return False
+        self._grid.left_tokens = 1
+        self.is_awaited = False
+        return True
