@@ -133,14 +133,16 @@ const isOfPool = ({ tier }: VaultStatus): boolean => tier !== "shared";
 /** Cells as in `tierkv vaults ls`: share of runs owned, blocks that miss an earlier one, blocks of another owner. */
 function pooledCells(vault: VaultStatus): string[] {
   if (!isOfPool(vault)) return [NONE, NONE, NONE];
-  const owns = vault.isDraining ? "drains" : showShare(vault.share);
+  const owns = vault.hasLeft ? "left" : vault.isDraining ? "drains" : showShare(vault.share);
   return [owns, String(vault.holes), String(vault.moved)];
 }
 
 function vaultRow(name: string, vault: VaultStatus, isPool: boolean): string[] {
   const { address, state, lanes, seen } = vault;
   const isUp = state === "up" || state === "unknown";
-  const shown = [name, isUp ? state : state.toUpperCase(), ...(isPool ? pooledCells(vault) : [])];
+  // A vault that has left its pool may be stopped.
+  const called = isUp ? state : vault.hasLeft ? NONE : state.toUpperCase();
+  const shown = [name, called, ...(isPool ? pooledCells(vault) : [])];
   if (seen === null) return [...shown, ...Array<string>(9).fill(NONE), address];
   const { lookupKeys, lookupHits, usedBytes, maxBytes } = seen;
   return [

@@ -132,6 +132,16 @@ test("a vault of both classes is one row, and records on its disk are counted", 
   expect(text.match(/^behind +DOWN +- .* s3:\/\/bucket\/x$/gm)).toHaveLength(1);
 });
 
+test("a vault that has left its pool is not shown as a fault", async () => {
+  const scene = await openRestored();
+  const status = scene.sidecar.status();
+  const [kv] = status.vaults.kv;
+  const gone = { ...kv!, state: "down" as const, seen: null, share: 0, hasLeft: true as const };
+  const shown = { ...status, vaults: { kv: [kv!, { ...gone, address: "192.0.2.7:1" }], ssm: [] } };
+  const look = { status: shown, fleet: null, before: null, findings: [] };
+  expect(describeTop(look, LOOK).join("\n")).toMatch(/^kv +- +left +.* 192\.0\.2\.7:1$/m);
+});
+
 test("a gateway's engines are shown, where a sidecar runs and where none does", async () => {
   const publisher = await new SimPublisher().start();
   onTestFinished(() => publisher.stop());
