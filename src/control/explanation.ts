@@ -95,9 +95,9 @@ function showGap(gap: Explained["gap"], reason: string): string {
   return `the first missing block belongs to ${gap.vault}; ${behind}`;
 }
 
-/** Likely cause where nobody remembers that the block was stored: its former owner is not asked once the list has changed. */
+/** Likely causes where nobody remembers that the block was stored: its former owner is not asked once the list has changed. */
 const GAP_CAUSE =
-  " (a vault that joined the list owns part of the blocks, and has them once they are stored again)";
+  " (its vault joined the list, was away, or was flushed or restarted empty since they were stored; it has the block once it is stored again)";
 
 const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";
 

@@ -58,7 +58,7 @@ export function describeAllowance(allowance: Allowance): string[] {
       ? `holds ${prompts.toFixed(1)} of them`
       : `restores the first ${wholeTokens} tokens of them`;
   return [
-    `a prompt of ${promptTokens} tokens is ${showBytes(promptBytes)}${saved}`,
+    `a prompt of ${promptTokens} tokens is ${showBytes(promptBytes)} in the engine${saved}`,
     `shared memory of ${showBytes(arenaBytes)} ${holds}, beside ${showBytes(saveBytes)} for saves; a step computes ${showBytes(allowance.stepBytes)} at most`,
   ];
 }

@@ -176,10 +176,10 @@ test("a real sidecar and vault are measured, and a slow engine is told that it g
   expect(allows.saveS).toBeGreaterThan(0);
   const text = describeAllowance(allows).join("\n");
   expect(text).toMatch(
-    /a prompt of 3000 tokens is 1.5 MB: saved in \d.* m?s, as its blocks go to the vaults at .*\/s, measured now/,
+    /a prompt of 3000 tokens is 1.5 MB in the engine: saved in \d.* m?s, as its blocks go to the vaults at .*\/s, measured now/,
   );
   expect(text).toMatch(/shared memory of 16.8 MB holds \d+\.\d of them, beside \d.* for saves/);
   const few = { ...allows, prompts: 0.5, wholeTokens: 1500, saveS: null };
-  expect(describeAllowance(few)[0]).toBe("a prompt of 3000 tokens is 1.5 MB");
+  expect(describeAllowance(few)[0]).toBe("a prompt of 3000 tokens is 1.5 MB in the engine");
   expect(describeAllowance(few)[1]).toContain("restores the first 1500 tokens of them");
 });

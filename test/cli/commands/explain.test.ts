@@ -148,7 +148,7 @@ test("a gap before held blocks that nobody stored is put down to a vault that jo
     why: "nothing_held",
     placedTokens: 0,
   } as const;
-  const joined = "188 blocks behind it are held (a vault that joined the list";
+  const joined = "188 blocks behind it are held (its vault joined the list, was away,";
   expect(explained({ ...never, miss: "never_stored" }).join("\n")).toContain(joined);
   expect(explained({ ...never, miss: "vault_down" }).join("\n")).not.toContain(joined);
 });
