@@ -296,7 +296,7 @@ function remedyFor(address: string, why: string, { cluster }: Seen["config"]): s
     return `the configuration no longer names it, and the sidecar runs with an older list: ${RESTART_SIDECAR}`;
   }
   if (why.includes("; ")) return "";
-  if (LATE.test(why)) return SILENT_FIX;
+  if (LATE.test(why)) return `start its machine if that is off; else ${SILENT_FIX}`;
   const kind = storeKind(address);
   if (kind === "s3") return "check the network to it, and its own state";
   const start = kind === null ? "start `tierkv vault` there" : "start that server";

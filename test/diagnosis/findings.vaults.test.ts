@@ -63,7 +63,7 @@ test("what to do about a vault that was reached, and does not answer, is not to 
   };
   const late = "kv vault at x did not answer Stats within 2000 ms";
   expect(told(late)).toContain(
-    `${late}; it is not used until it answers again: check the process that listens there`,
+    `${late}; it is not used until it answers again: start its machine if that is off; else check the process`,
   );
   expect(told("x refused")).toContain(
     "not used until it answers again: start `tierkv vault` there",
