@@ -330,7 +330,7 @@ test.skipIf(underSmallDisk("/tmp") === null)(
     note(
       "the archive is full (a bucket over its quota, a full disk)",
       sees,
-      "make room there: the vault tries again by itself. Or set `[vault] archive_bytes` (and `disk_bytes`, if it is set) below its size and restart the vault: the oldest records go, in the archive and on the disk, which keeps no more than the archive",
+      "make room there: the vault tries again by itself. Or set `[vault] archive_bytes` (and `disk_bytes`, if it is set) below its size and restart the vault: the oldest files of records go, in the archive and on the disk, which keeps no more than the archive (a file has up to 134 MB, and one larger than the new size always goes)",
       `no problem in \`tierkv status\`; with room made, ${WHOLE}`,
     );
 
