@@ -112,13 +112,19 @@ function guess({ PATH = "" }: Call["io"]["env"]): { machine: Machine; why: strin
 /** Asks a person; without one the guess counts. */
 async function machineOf({ io }: Call<InitOptions>, found: Machine): Promise<Machine> {
   if (!io.isInteractive) return found;
-  const text = await io.ask(`What is this machine: ${MACHINES.join(", ")}? [${found}]`);
-  const answer = text === "" ? found : text;
-  const known = MACHINES.find((kind) => kind === answer);
-  if (known !== undefined) return known;
-  const reason = `${answer.slice(0, 40)}: expected ${MACHINES.join(", ")}`;
-  throw new TierkvError("USAGE", { reason });
+  for (let tries = 1; ; tries += 1) {
+    const text = await io.ask(`What is this machine: ${MACHINES.join(", ")}? [${found}]`);
+    const answer = text === "" ? found : text;
+    const known = MACHINES.find((kind) => kind === answer);
+    if (known !== undefined) return known;
+    const reason = `${answer.slice(0, 40)}: expected ${MACHINES.join(", ")}`;
+    if (tries === ANSWERS_MAX) throw new TierkvError("USAGE", { reason });
+    io.err(reason);
+  }
 }
+
+/** Answers to a question before the command ends. */
+const ANSWERS_MAX = 3;
 
 /** A machine that is both has a disk, since that is what its vault adds to a sidecar's own. */
 async function folderOf(

@@ -88,7 +88,7 @@ test("at a terminal it asks, and a wrong answer names the choices", async () => 
   expect(asked).toEqual([expect.stringContaining("engine, vault, both")]);
   expect(read(path).cluster.role).toBe("cold");
   const wrong = await init([], { answer: "toaster" });
-  expect([wrong.exitCode, existsSync(wrong.path)]).toEqual([2, false]);
+  expect([wrong.exitCode, existsSync(wrong.path), wrong.asked.length]).toEqual([2, false, 3]);
   expect(wrong.stderr).toContain("toaster: expected engine, vault, both");
 });
 
