@@ -265,3 +265,34 @@ test("without the vault that this machine joined, a command asks those of the la
   expect(targets.map(({ address }) => address).toSorted()).toEqual(addresses([seed, other]));
   expect([failures, outdated]).toEqual([[], []]);
 });
+
+test(
+  "a machine that joins anew while a vault is out of the pool reaches that vault once it is back",
+  { tags: ["nightly"] },
+  async () => {
+    const key = poolKey();
+    const seed = await startPooled({ key, isClosed: true });
+    const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
+    const folder = testDirectory();
+    const config = join(folder, "tierkv.toml");
+    writeFileSync(config, `[cluster]\ncredentials = "${join(folder, "joined")}"\n`);
+    const joinAt = async (vault: PooledVault): Promise<string> => {
+      const { stdout } = await runInside(["invite", "--config", vault.config]);
+      const [code = ""] = /tkv1\.\S+/.exec(stdout) ?? [];
+      return (await runInside(["join", code, "--config", config])).stdout;
+    };
+    const told = async (): Promise<string> =>
+      (await runInside(["status", "--config", config])).stdout;
+    await joinAt(seed);
+    await until(async () => (await told()).includes(other.address), "the pool");
+    await joinAt(other);
+    const change = async (what: string): Promise<string> =>
+      (await runInside(["vaults", what, other.address, "--config", seed.config])).stdout;
+    expect(await change("remove")).toContain("has left the pool");
+    expect(await joinAt(seed)).toContain(`kv_cold = "pool:${seed.address}"`);
+    expect(await change("add")).toContain("belongs to the pool");
+    await until(async () => {
+      return new RegExp(`kv_cold +${other.address} +up `).test(await told());
+    }, "the vault to let it in");
+  },
+);

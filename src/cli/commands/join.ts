@@ -43,7 +43,9 @@ async function joinVault(call: Call): Promise<boolean> {
   const folder = keepJoined(config, address, caPem, credential.token);
   const classes = await askClasses(credential, caPem);
   const pooled = await askPooled(credential, caPem);
-  shareToken(config, pooled ?? [], credential.token);
+  // A vault that was taken out knows the new token alone once it belongs to the pool again.
+  const { vaults = [], left = [] } = pooled ?? {};
+  shareToken(config, [...vaults, ...left], credential.token);
   const isKnown = classes.every((name) =>
     listOf(config, name).includes(entryOf(config, name, address, pooled)),
   );

@@ -68,18 +68,26 @@ export async function askClasses(
   return classesOf(vaultClassName(hello.recordClass));
 }
 
-/** Returns the addresses in the list of the vault's pool; null: it belongs to none. */
+/** Addresses of a pool's vaults, and of those that were taken out of it. */
+export interface Pooled {
+  vaults: readonly string[];
+  left: readonly string[];
+}
+
+/** Returns the list of the vault's pool; null: it belongs to none. */
 export async function askPooled(
   { address, token }: Credential,
   caPem: string,
-): Promise<readonly string[] | null> {
+): Promise<Pooled | null> {
   const request = { mark: 0, epoch: 0 };
   const asked = askedWith(address, caPem, token);
   const { key, vaults } = await askOnce(asked, vaultService.Pool, request);
   if (key.length === 0) return null;
   const book = new Book(key);
   book.take(vaults);
-  return book.vaults.filter(({ gone }) => !gone).map((vault) => vault.address);
+  const those = (isGone: boolean): string[] =>
+    book.vaults.filter(({ gone }) => gone === isGone).map((vault) => vault.address);
+  return { vaults: those(false), left: those(true) };
 }
 
 function askedWith(address: string, caPem: string, token: string): Asked {
@@ -98,11 +106,11 @@ export function entryOf(
   config: Config,
   name: RecordClass,
   address: string,
-  pooled: readonly string[] | null,
+  pooled: Pooled | null,
 ): string {
   if (pooled === null) return address;
   const ofPool = (text: string): boolean =>
-    sourceOf(text) === "pool" && [address, ...pooled].includes(namesIn(text));
+    sourceOf(text) === "pool" && [address, ...pooled.vaults].includes(namesIn(text));
   return listOf(config, name).find((text) => ofPool(text)) ?? `pool:${address}`;
 }
 
@@ -111,11 +119,11 @@ export function writeAddress(
   call: Call,
   config: Config,
   address: string,
-  { classes, pooled }: { classes: readonly RecordClass[]; pooled: readonly string[] | null },
+  { classes, pooled }: { classes: readonly RecordClass[]; pooled: Pooled | null },
 ): Written & { line: string; moved: string[] } {
   const entries = classes.map((name) => {
     const entry = entryOf(config, name, address, pooled);
-    return [name, withJoined(config, name, entry, pooled ?? [])] as const;
+    return [name, withJoined(config, name, entry, pooled)] as const;
   });
   const lists = Object.fromEntries(entries);
   const written = writeVaults(call, config, lists);
@@ -128,9 +136,11 @@ function withJoined(
   config: Config,
   name: RecordClass,
   address: string,
-  standsFor: readonly string[],
+  pooled: Pooled | null,
 ): string[] {
-  const texts = listOf(config, name).filter((text) => !standsFor.includes(text));
+  const { vaults = [], left = [] } = pooled ?? {};
+  const standsFor = new Set([...vaults, ...left, ...left.map((gone) => `pool:${gone}`)]);
+  const texts = listOf(config, name).filter((text) => !standsFor.has(text));
   const kept = texts.length > 1 ? texts : texts.filter((text) => isReached(config, text));
   return kept.includes(address) ? kept : [...kept, address];
 }
