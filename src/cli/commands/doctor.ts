@@ -189,7 +189,7 @@ async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<bool
 }
 
 const BEYOND =
-  "  * longer than any prompt of which the engine has computed the end since it started: times calculated from shorter prompts";
+  "  * the engine has computed no prompt of that length since it started: times calculated from shorter prompts";
 const UNLOADED =
   "  restored: without the engine's copying, because it has restored fewer than two prompts since it started";
 const SEEN = "  restored: calculated from this engine's restores so far, and computing the rest";

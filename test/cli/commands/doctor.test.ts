@@ -40,7 +40,7 @@ test("prompts longer than any that was computed are marked", () => {
   const [, , seen, beyond, note] = verdict("m", outlook(FORECAST, link(10e9)));
   expect(seen).toMatch(/^ {2}1000 {2}/);
   expect(beyond).toMatch(/^ {2}10000 \* /);
-  expect(note).toContain("longer than any prompt of which the engine has computed the end");
+  expect(note).toContain("has computed no prompt of that length since it started");
   const all = FORECAST.map((one) => ({ ...one, isBeyond: false }));
   expect(verdict("m", outlook(all, link(10e9))).join("\n")).not.toContain("*");
 });
