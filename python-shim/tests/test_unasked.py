@@ -69,6 +69,7 @@ def test_who_wants_no_prefix_cache_is_not_reading(bench: Bench) -> None:
     request.skip_reading_prefix_cache = True
     bench.new(request)
     assert heard(bench) == [["r", "not_reading", 40, 0]]
+    assert bench.shim.counters.get("prompts_not_reading") == 1
 
 
 def test_without_a_name_nothing_is_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

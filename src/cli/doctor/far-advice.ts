@@ -81,7 +81,10 @@ export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): str
     bytesPerS === null
       ? "how fast bytes travel to it was not measured"
       : `bytes travel to it at ${showRate(bytesPerS)} or more`;
-  const held = askedTokens === 0 ? "-" : showShare(hitTokens / askedTokens);
+  const before =
+    askedTokens === 0
+      ? "It had computed no prompt before."
+      : `Of ${askedTokens} prompt tokens so far its own cache held ${showShare(hitTokens / askedTokens)}.`;
   const shown = rows.map(({ tokens, ms, restoreMs, bytesPerTokenMost }) => [
     String(tokens),
     showMs(ms),
@@ -97,7 +100,7 @@ export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): str
       : [];
   return [
     `${model}: ${rate}; a request without a prompt takes ${showMs(roundTripMs)}.`,
-    `Of ${askedTokens} prompt tokens so far its own cache held ${held}.`,
+    before,
     ...table([head, ...shown], "  "),
     ...beyond,
     "  Restored: a look-up, the transfer at that rate, and what the engine needs for a prompt that its own cache holds. Its",

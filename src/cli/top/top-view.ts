@@ -237,6 +237,8 @@ function describeMisses({ counters }: SidecarStatus): string[] {
 const UNASKED: Readonly<Record<string, string>> = {
   shim_prompts_below_block: "not longer than a block",
   shim_prompts_below_gain: "held by the engine's own cache, or computed sooner than looked up",
+  shim_prompts_not_reading:
+    "of requests that read no prefix cache, or ask for logprobs of the prompt",
   shim_requests_untouched: "not cacheable",
 };
 

@@ -47,7 +47,9 @@ test("--once prints engines, vaults, restores, misses and savings; --json the ac
   expect(stdout).toMatch(/engine-1 +vllm +test\/model +restores +1\/1/);
   expect(stdout).toMatch(/^kv +up +[\d.]+ ms .* 127\.0\.0\.1:\d+$/m);
   expect(stdout).toContain("320 tokens in 1 restore");
-  expect(stdout).toMatch(/1 +never_stored: its first missing block was never stored .* is new, or/);
+  expect(stdout).toMatch(
+    /1 +never_stored: its first missing block was never stored .* is new, its/,
+  );
   expect(stdout).toMatch(/request +320 +vault/);
   expect(stdout).not.toContain("(0.00 ms)");
   const json = await runInside(["status", "--watch", "--json", "--config", config]);
@@ -108,6 +110,9 @@ test("prompts that engines never asked for are counted by their reason", async (
   expect(lines({})).not.toContain("not looked up");
   expect(lines({ shim_prompts_below_gain: 7, shim_prompts_below_block: 2 })).toContain(
     "prompts not looked up: 2 not longer than a block, 7 held by the engine's own cache, or computed sooner than looked up",
+  );
+  expect(lines({ shim_prompts_not_reading: 3 })).toContain(
+    "prompts not looked up: 3 of requests that read no prefix cache, or ask for logprobs",
   );
 });
 

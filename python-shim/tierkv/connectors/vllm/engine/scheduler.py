@@ -214,6 +214,7 @@ class SchedulerShim:
         is_up = state.reads and self._channel.is_up
         own = self._grid.own_hit(self._pool, request) if is_up else 0
         if not state.reads:
+            self.counters.add(f"prompts_{self._handoffs.unread}")
             state.unasked = self._unasked.note(request, self._handoffs.unread)
         elif is_up and self._open_plan(state, own) is None:
             is_named = self._naming.is_done(self._book.connection)
