@@ -26,7 +26,7 @@ export const UNASKED_REASONS: readonly UnaskedReason[] = Object.keys(
 /** Why the first missing block is missing. */
 const MISS_TEXTS = {
   never_stored:
-    "its first missing block was never stored since this sidecar started: the prompt is new, its request or engine stores nothing, or the engine has held it in its own cache since before",
+    "its first missing block was never stored since this sidecar started: the prompt is new, its request or engine stores nothing, the engine has held it in its own cache since before, or it lies on a vault that owned it before the list of vaults changed",
   evicted: "the first missing block was stored, and the vault has dropped it since",
   flushed:
     "an operator flushed the first missing block, and the vaults that were asked do not have it",

@@ -78,7 +78,7 @@ test("a prompt of which nothing is held has no rows of what did not happen", () 
     saved: null,
   };
   expect(explained(miss).slice(1)).toEqual([
-    "  recomputed: its first missing block was never stored since this sidecar started: the prompt is new, its request or engine stores nothing, or the engine has held it in its own cache since before",
+    "  recomputed: its first missing block was never stored since this sidecar started: the prompt is new, its request or engine stores nothing, the engine has held it in its own cache since before, or it lies on a vault that owned it before the list of vaults changed",
     "  asked:   320 tokens, the engine held 0; look-up 0.50 ms",
     "  held:    0 tokens",
     "  fetch:   no more held than the engine has, nothing fetched",
