@@ -332,7 +332,7 @@ function describe(flushed: Flushed): string[] {
   }
   const onDisk = diskBytes === 0 ? "" : `, ${showBytes(diskBytes)} on disk`;
   const but = flushed.volatile
-    ? "; the disk or the archive did not record the flush: flush again, or records may come back after a restart"
+    ? "; the disk or the archive did not record the flush: make room there and flush again; otherwise the next start of the vault carries the flush out once more, and drops what was saved since"
     : "";
   return [
     `${target} at ${address}: ${records} ${records === 1 ? "record" : "records"} dropped, ${showBytes(bytes)} freed${onDisk}${but}`,
