@@ -33,7 +33,7 @@ function outcome(account: Explained, reason: string): string {
   const isWhole = end === null || end === "complete" || startTokens + loaded >= chosenTokens;
   if (choice !== "loaded" || isWhole)
     return `${choice} up to ${chosenTokens}: ${reasonText(reason)}`;
-  return `to be loaded up to ${chosenTokens}, loaded ${loaded} tokens: ${ENDS[end]}`;
+  return `to be loaded up to ${chosenTokens}, loaded ${loaded} tokens: ${howEnded(account)}`;
 }
 
 const labelled = (label: string, text: string): string => `  ${`${label}:`.padEnd(8)} ${text}`;
@@ -97,7 +97,7 @@ function showGap(gap: Explained["gap"], reason: string): string {
 
 /** Likely causes where nobody remembers that the block was stored: its former owner is not asked once the list has changed. */
 const GAP_CAUSE =
-  " (its vault joined the list, was away, or was flushed or restarted empty since they were stored; it has the block once it is stored again)";
+  " (its vault joined the list, was away, or was flushed or restarted empty since the block was stored; engines compute and store it once more)";
 
 const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";
 

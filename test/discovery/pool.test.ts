@@ -41,6 +41,21 @@ async function refusedBy(address: string): Promise<number> {
 const addresses = (vaults: readonly PooledVault[]): string[] =>
   vaults.map(({ address }) => address).toSorted();
 
+/** Two vaults of one pool, and a machine's configuration that has joined neither. */
+async function openPair(): Promise<
+  Record<"key" | "folder" | "config" | "credentials", string> &
+    Record<"seed" | "other", PooledVault>
+> {
+  const key = poolKey();
+  const seed = await startPooled({ key, isClosed: true });
+  const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
+  const folder = testDirectory();
+  const config = join(folder, "tierkv.toml");
+  const credentials = `[cluster]\ncredentials = "${join(folder, "joined")}"\n`;
+  writeFileSync(config, credentials);
+  return { key, seed, other, folder, config, credentials };
+}
+
 async function untilSeen(
   sidecars: readonly Following[],
   isSo: (rows: Awaited<ReturnType<Following["seen"]>>) => boolean,
@@ -101,13 +116,7 @@ test(
   "F92 a sidecar that starts while the one vault that it was told of is down begins with the vaults of its last run",
   { tags: ["nightly"] },
   async () => {
-    const key = poolKey();
-    const seed = await startPooled({ key, isClosed: true });
-    const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
-    const folder = testDirectory();
-    const config = join(folder, "tierkv.toml");
-    const credentials = `[cluster]\ncredentials = "${join(folder, "joined")}"\n`;
-    writeFileSync(config, credentials);
+    const { key, seed, other, folder, config, credentials } = await openPair();
     await runInside(["join", seed.joinLine(), "--config", config]);
     const follows = `${credentials}kv_cold = "pool:${seed.address}"`;
     const isUp =
@@ -134,15 +143,9 @@ test(
 );
 
 test("a vault with a new certificate is used again by a running sidecar: after another join, or by its pool's list", async () => {
-  const key = poolKey();
-  const seed = await startPooled({ key, isClosed: true });
-  const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
-  const folder = testDirectory();
-  const config = join(folder, "tierkv.toml");
-  const cluster = `[cluster]\ncredentials = "${join(folder, "joined")}"\n`;
+  const { key, seed, other, folder, config, credentials: cluster } = await openPair();
   const joinAt = async (vault: PooledVault): Promise<number | null> =>
     (await runInside(["join", vault.joinLine(), "--config", config])).exitCode;
-  writeFileSync(config, cluster);
   expect(await joinAt(seed)).toBe(0);
   const sidecar = await followVaults(`${cluster}kv_cold = "pool:${seed.address}"`, folder);
   // Each look asks the vaults; how often a vault came up stands in the log, however short it was down.
@@ -270,12 +273,7 @@ test(
   "a machine that joins anew while a vault is out of the pool reaches that vault once it is back",
   { tags: ["nightly"] },
   async () => {
-    const key = poolKey();
-    const seed = await startPooled({ key, isClosed: true });
-    const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
-    const folder = testDirectory();
-    const config = join(folder, "tierkv.toml");
-    writeFileSync(config, `[cluster]\ncredentials = "${join(folder, "joined")}"\n`);
+    const { seed, other, config } = await openPair();
     const joinAt = async (vault: PooledVault): Promise<string> => {
       const { stdout } = await runInside(["invite", "--config", vault.config]);
       const [code = ""] = /tkv1\.\S+/.exec(stdout) ?? [];

@@ -48,8 +48,8 @@ export function addInit(program: Command): void {
 /** Returns the name by which a shell finds this program, or the path of a wheel's script that a shell does not find. */
 function ownName({ PATH = "", TIERKV_COMMAND: script }: Call["io"]["env"]): string {
   if (script === undefined) return "tierkv";
-  const folders = PATH.split(delimiter).filter((folder) => existsSync(join(folder, "tierkv")));
-  const [found] = folders.map((folder) => join(folder, "tierkv"));
+  const scripts = PATH.split(delimiter).map((folder) => join(folder, "tierkv"));
+  const found = scripts.find((path) => existsSync(path));
   const isOwn = found !== undefined && real(found) === real(script);
   // uvx puts an environment of its cache on the PATH while its command runs.
   return isOwn && !UVX.test(script) ? "tierkv" : script;

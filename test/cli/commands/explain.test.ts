@@ -118,6 +118,9 @@ test("a load that brought less than was chosen is not called loaded", () => {
     "to be loaded up to 160, loaded 0 tokens: the vault did not answer, or refused",
   );
   expect(text).not.toContain("  loaded up to 160");
+  const gone = explained({ ...cut, end: "end_of_hit" }).join("\n");
+  expect(gone).toMatch(/loaded 0 tokens: a vault did not bring a block that it had reported/);
+  expect(gone).not.toContain("all held blocks were fetched");
 });
 
 test("a prompt that is longer than one look-up takes says how much was left out", () => {
